@@ -1,0 +1,221 @@
+//! Time, chance and tasks, through one door.
+//!
+//! A policy that reads the clock, draws a number or starts a task on its own account can only be tested by waiting, and
+//! its herd only be seen in production. Everything in this library asks an [`Env`] instead. [`Env::system`] is the real
+//! world: the monotonic clock, tokio's timers and tasks, a random seed. [`sim::Sim`] is a deterministic one, in which the
+//! same code runs in virtual time.
+//!
+//! ```
+//! use std::time::Duration;
+//! use herdproof::Env;
+//!
+//! async fn poll_politely(env: Env) {
+//!     let rng = env.rng("poll/inventory");
+//!     for _ in 0..3 {
+//!         env.sleep(rng.between(Duration::from_millis(1), Duration::from_millis(2))).await;
+//!     }
+//! }
+//!
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+//! runtime.block_on(poll_politely(Env::system()));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod clock;
+mod rng;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod sleep;
+mod system;
+mod task;
+mod tick;
+
+use std::{
+    fmt,
+    future::Future,
+    hash::BuildHasher,
+    panic::Location,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use foldhash::{SharedSeed, fast::SeedableRandomState};
+
+pub use rng::Rng;
+pub use sleep::Sleep;
+use system::System;
+pub use task::{Died, Task};
+pub use tick::Tick;
+
+/// Midnight of 1 January 2026 UTC, where the simulated wall clock begins: every ":00" is a round number of ticks.
+#[cfg(feature = "sim")]
+const SIM_WALL: Duration = Duration::from_secs(1_767_225_600);
+
+/// Where time, chance and tasks come from; see the [module](self). Cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    inner: Arc<Inner>,
+    scope: u64,
+}
+
+enum Inner {
+    System(System),
+    #[cfg(feature = "sim")]
+    Sim(sim::World),
+}
+
+impl Env {
+    /// The real world, on tokio, with a seed that nobody knows.
+    ///
+    /// Sleeping and spawning use the tokio runtime this was made in or, if there was none, the one they are called in.
+    pub fn system() -> Env {
+        Env::over(Inner::System(System::new()))
+    }
+
+    fn over(inner: Inner) -> Env {
+        Env { inner: Arc::new(inner), scope: 0 }
+    }
+
+    /// The monotonic clock, to the nanosecond.
+    #[inline]
+    pub fn now(&self) -> Tick {
+        match &*self.inner {
+            Inner::System(system) => system.now(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(world) => world.now(),
+        }
+    }
+
+    /// The same clock some milliseconds behind at worst, for a fraction of the price.
+    ///
+    /// For expiry checks on a hit path, where a few milliseconds are nothing. A rate limiter must use [`now`](Env::now):
+    /// on a coarse clock its tokens would come back in steps, and everybody waiting for one would be let go at once.
+    #[inline]
+    pub fn coarse(&self) -> Tick {
+        match &*self.inner {
+            Inner::System(system) => system.coarse(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(world) => world.now(),
+        }
+    }
+
+    /// The time of day, for dates in protocols. It can jump; nothing here measures with it.
+    pub fn wall(&self) -> SystemTime {
+        match &*self.inner {
+            Inner::System(_) => clock::wall(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(world) => SystemTime::UNIX_EPOCH + SIM_WALL + (world.now() - Tick::ZERO),
+        }
+    }
+
+    /// Waits until the clock has reached `tick`, and gives what it shows then.
+    ///
+    /// # Panics
+    ///
+    /// When awaited in the real world without a tokio runtime that has its timer enabled.
+    pub fn sleep_until(&self, tick: Tick) -> Sleep {
+        Sleep::new(Arc::clone(&self.inner), tick)
+    }
+
+    /// Waits for this long from now on.
+    ///
+    /// # Panics
+    ///
+    /// As [`sleep_until`](Env::sleep_until).
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.now() + duration)
+    }
+
+    /// Starts work that runs on its own.
+    ///
+    /// # Panics
+    ///
+    /// In the real world without a tokio runtime.
+    #[track_caller]
+    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.start(future, None, Location::caller())
+    }
+
+    /// Starts work under a name, by which a simulated deadlock calls it.
+    ///
+    /// # Panics
+    ///
+    /// In the real world without a tokio runtime.
+    #[track_caller]
+    pub fn spawn_named<F>(&self, name: impl Into<Box<str>>, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.start(future, Some(name.into()), Location::caller())
+    }
+
+    #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "tokio's tasks have no names"))]
+    #[track_caller]
+    fn start<F>(&self, future: F, name: Option<Box<str>>, place: &'static Location<'static>) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        Task(match &*self.inner {
+            Inner::System(system) => task::Kind::System(system.spawn(future)),
+            #[cfg(feature = "sim")]
+            Inner::Sim(world) => task::Kind::Sim(sim::SimTask::spawn(&self.inner, world, future, place, name)),
+        })
+    }
+
+    /// A stream of random numbers, named after what it is for, such as `"retry/orders"`.
+    ///
+    /// Asking again for the same name gives another stream.
+    pub fn rng(&self, name: &str) -> Rng {
+        let (seed, again): (u64, &dyn Fn(u64) -> u64) = match &*self.inner {
+            Inner::System(system) => (system.seed(), &|_| system.count_stream()),
+            #[cfg(feature = "sim")]
+            Inner::Sim(world) => (world.seed(), &|key| world.count_stream(key)),
+        };
+        let key = rng::stream_key(seed, self.scope, name);
+        Rng::new(rng::repeated_key(key, again(key)))
+    }
+
+    /// The same world with random streams of its own: one scope for each client, instance or shard.
+    #[must_use]
+    pub fn scope(&self, id: u64) -> Env {
+        Env { inner: Arc::clone(&self.inner), scope: rng::scope_key(self.scope, id) }
+    }
+
+    /// A hasher for a map whose order of iteration can show, so that a simulated run shows the same one every time.
+    pub fn hasher(&self, name: &str) -> impl BuildHasher + Clone + Send + Sync + fmt::Debug + 'static + use<> {
+        let shared = match &*self.inner {
+            Inner::System(_) => SharedSeed::global_random(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => SharedSeed::global_fixed(),
+        };
+        SeedableRandomState::with_seed(self.rng(name).bits(), shared)
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Inner {
+    /// For the parts of a simulation, which are never handed another world.
+    fn world(&self) -> &sim::World {
+        match self {
+            Inner::Sim(world) => world,
+            Inner::System(_) => unreachable!("a simulated task lives in a simulated world"),
+        }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &*self.inner {
+            Inner::System(_) => "system",
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => "sim",
+        };
+        f.debug_struct("Env").field("kind", &kind).field("now", &self.now()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,41 @@
+//! The real clocks, read as cheaply as the platform allows.
+
+use std::time::SystemTime;
+
+use super::tick::Tick;
+
+#[cfg(unix)]
+fn read(id: rustix::time::ClockId) -> Tick {
+    let time = rustix::time::clock_gettime(id);
+    let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    Tick::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+#[cfg(unix)]
+pub(super) fn now() -> Tick {
+    read(rustix::time::ClockId::Monotonic)
+}
+
+/// The kernel's last timer tick: 1 to 4 ms behind at worst, but a plain read of memory.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn coarse() -> Tick {
+    read(rustix::time::ClockId::MonotonicCoarse)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn coarse() -> Tick {
+    now()
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::disallowed_methods, reason = "this is the one door to the real clock")]
+pub(super) fn now() -> Tick {
+    use std::{sync::LazyLock, time::Instant};
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Tick::ZERO + BEGINNING.elapsed()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one door to the real clock")]
+pub(super) fn wall() -> SystemTime {
+    SystemTime::now()
+}

@@ -1,0 +1,424 @@
+//! The simulated world's tasks: one allocation each, for the future and later for its ending.
+
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    panic::Location,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use pin_project_lite::pin_project;
+
+use super::{
+    slab::Slab,
+    world::{ByNumber, State, World},
+};
+use crate::env::{Inner, task::Died};
+
+#[derive(Default)]
+pub(super) struct Tasks {
+    slots: Slab<Slot>,
+    running: Option<Running>,
+    /// Tasks that have begun and not ended.
+    pub(super) live: usize,
+    /// Who waits for a task's ending.
+    joins: ByNumber<u32, Waker>,
+    names: ByNumber<u32, Box<str>>,
+    /// Where tasks were spawned; slots keep the number.
+    places: Vec<&'static Location<'static>>,
+    place_numbers: ByNumber<usize, u32>,
+    /// A world that has ended takes no more tasks.
+    closed: bool,
+}
+
+/// The task that is being polled, and what its own waker points at.
+struct Running {
+    task: u32,
+    waker: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Absent while the task is being polled or ended, and for the future that `run` itself polls.
+    body: Option<Body>,
+    /// Present once somebody keeps the task's waker.
+    waker: Option<Waker>,
+    /// Numbers the timers of this slot, across all its tasks.
+    ticket: u32,
+    /// Tells the slot's tasks apart, so that an old waker does not wake a new task.
+    generation: u32,
+    place: u32,
+    stage: Stage,
+    /// Whether the timer with the present ticket is pending.
+    armed: bool,
+    queued: bool,
+    /// Whether somebody holds the task's handle.
+    observed: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Free,
+    Live,
+    /// To be ended as soon as it is not being polled.
+    Doomed,
+    Ended,
+}
+
+pub(super) type Body = Pin<Box<dyn Run>>;
+
+/// A spawned future with room for its ending.
+pub(super) trait Run: Send {
+    /// Polls the future; true when it has ended.
+    fn run(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
+    /// Drops the future and puts this ending in its place.
+    fn end(self: Pin<&mut Self>, died: Died);
+    /// Moves the ending into an `Option<Result<T, Died>>`.
+    fn take(self: Pin<&mut Self>, into: &mut dyn Any);
+}
+
+pin_project! {
+    #[project = WorkProjection]
+    enum Work<F: Future> {
+        Under { #[pin] way: F },
+        Ended { ending: Option<Result<F::Output, Died>> },
+    }
+}
+
+impl<F> Run for Work<F>
+where
+    F: Future + Send,
+    F::Output: Send + 'static,
+{
+    fn run(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
+        let WorkProjection::Under { way } = self.as_mut().project() else { return true };
+        let Poll::Ready(output) = way.poll(cx) else { return false };
+        self.set(Work::Ended { ending: Some(Ok(output)) });
+        true
+    }
+
+    fn end(mut self: Pin<&mut Self>, died: Died) {
+        self.set(Work::Ended { ending: Some(Err(died)) });
+    }
+
+    fn take(self: Pin<&mut Self>, into: &mut dyn Any) {
+        if let (WorkProjection::Ended { ending }, Some(into)) = (self.project(), into.downcast_mut()) {
+            *into = ending.take();
+        }
+    }
+}
+
+impl Tasks {
+    fn place(&mut self, place: &'static Location<'static>) -> u32 {
+        let places = &mut self.places;
+        *self.place_numbers.entry(std::ptr::from_ref(place) as usize).or_insert_with(|| {
+            places.push(place);
+            u32::try_from(places.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// A slot for a new task, without a body yet.
+    pub(super) fn begin(&mut self, place: &'static Location<'static>, name: Option<Box<str>>) -> u32 {
+        let place = self.place(place);
+        let task = self.slots.claim();
+        let slot = self.slots.get_mut(task);
+        slot.stage = Stage::Live;
+        slot.place = place;
+        self.live += 1;
+        if let Some(name) = name {
+            self.names.insert(task, name);
+        }
+        task
+    }
+
+    /// Takes what is needed to poll the task; `None` as the body if there is none to poll.
+    pub(super) fn enter(&mut self, task: u32) -> (Option<Body>, Option<Waker>, u32) {
+        let slot = self.slots.get_mut(task);
+        slot.queued = false;
+        (slot.body.take(), slot.waker.take(), slot.generation)
+    }
+
+    pub(super) fn set_running(&mut self, task: u32, waker: &Waker) {
+        self.running = Some(Running { task, waker: waker.data() as usize });
+    }
+
+    /// Puts back what `enter` took.
+    pub(super) fn leave(&mut self, task: u32, body: Option<Body>, waker: Option<Waker>) {
+        self.running = None;
+        let slot = self.slots.get_mut(task);
+        slot.body = body;
+        slot.waker = waker;
+    }
+
+    pub(super) fn is_doomed(&mut self, task: u32) -> bool {
+        self.slots.get_mut(task).stage == Stage::Doomed
+    }
+
+    /// Marks the task as ended and, if nobody holds its handle, frees the slot. What it gives is to be dropped, and the
+    /// waker to be woken, when the lock is not held.
+    #[must_use]
+    pub(super) fn finish(&mut self, task: u32) -> (Option<Waker>, Leftovers) {
+        self.live -= 1;
+        let slot = self.slots.get_mut(task);
+        slot.stage = Stage::Ended;
+        slot.armed = false;
+        let leftovers = if slot.observed { Leftovers::default() } else { self.free(task) };
+        (self.joins.remove(&task), leftovers)
+    }
+
+    fn free(&mut self, task: u32) -> Leftovers {
+        let slot = self.slots.get_mut(task);
+        slot.stage = Stage::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        let leftovers = Leftovers { body: slot.body.take(), waker: slot.waker.take(), join: self.joins.remove(&task) };
+        self.names.remove(&task);
+        self.slots.release(task);
+        leftovers
+    }
+
+    pub(super) fn is_observed(&mut self, task: u32) -> bool {
+        self.slots.get_mut(task).observed
+    }
+
+    /// The task being polled, if this is the waker it is being polled with.
+    pub(super) fn running_with(&self, waker: &Waker) -> Option<u32> {
+        self.running.as_ref().filter(|running| running.waker == waker.data() as usize).map(|running| running.task)
+    }
+
+    /// Makes a new ticket for the slot's own timer, unless that is in use.
+    pub(super) fn arm(&mut self, task: u32) -> Option<u32> {
+        let slot = self.slots.get_mut(task);
+        if slot.armed {
+            return None;
+        }
+        slot.armed = true;
+        slot.ticket = slot.ticket.wrapping_add(1);
+        Some(slot.ticket)
+    }
+
+    pub(super) fn disarm(&mut self, task: u32) {
+        self.slots.get_mut(task).armed = false;
+    }
+
+    pub(super) fn is_armed(&mut self, task: u32, ticket: u32) -> bool {
+        let slot = self.slots.get_mut(task);
+        slot.armed && slot.ticket == ticket
+    }
+
+    /// False if the task has ended or is in the queue already.
+    pub(super) fn mark_queued(&mut self, task: u32) -> bool {
+        let slot = self.slots.get_mut(task);
+        let due = !slot.queued && matches!(slot.stage, Stage::Live | Stage::Doomed);
+        slot.queued |= due;
+        due
+    }
+
+    /// The names of the tasks that have not ended.
+    pub(super) fn waiting(&mut self) -> Vec<String> {
+        let Tasks { slots, names, places, .. } = self;
+        let live = slots.iter_mut().filter(|(_, slot)| slot.stage == Stage::Live);
+        live.map(|(task, slot)| {
+            let place = places[slot.place as usize];
+            match names.get(&task) {
+                Some(name) => format!("{name} ({place})"),
+                None => format!("task {task} ({place})"),
+            }
+        })
+        .collect()
+    }
+
+    /// Takes every body and waker out, and takes no more tasks.
+    pub(super) fn close(&mut self) -> Vec<Leftovers> {
+        self.closed = true;
+        let Tasks { slots, joins, .. } = self;
+        let all = slots.iter_mut().map(|(task, slot)| Leftovers {
+            body: slot.body.take(),
+            waker: slot.waker.take(),
+            join: joins.remove(&task),
+        });
+        all.filter(|left| left.body.is_some() || left.waker.is_some() || left.join.is_some()).collect()
+    }
+}
+
+/// What a slot held, to be dropped when the lock is not held.
+#[derive(Default)]
+pub(super) struct Leftovers {
+    body: Option<Body>,
+    waker: Option<Waker>,
+    join: Option<Waker>,
+}
+
+/// The simulated kind of [`Task`](crate::env::Task).
+pub(in crate::env) struct SimTask<T> {
+    env: Arc<Inner>,
+    /// `None` if the world had ended before the task could begin.
+    task: Option<u32>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T: Send + 'static> SimTask<T> {
+    pub(in crate::env) fn spawn<F>(
+        env: &Arc<Inner>,
+        world: &World,
+        future: F,
+        place: &'static Location<'static>,
+        name: Option<Box<str>>,
+    ) -> SimTask<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let body: Body = Box::pin(Work::Under { way: future });
+        let mut state = world.lock();
+        let task = if state.tasks.closed {
+            drop(state);
+            drop(body);
+            None
+        } else {
+            let task = state.tasks.begin(place, name);
+            let slot = state.tasks.slots.get_mut(task);
+            slot.body = Some(body);
+            slot.observed = true;
+            state.enqueue(task);
+            Some(task)
+        };
+        SimTask { env: Arc::clone(env), task, output: PhantomData }
+    }
+}
+
+impl<T> SimTask<T> {
+    fn world(&self) -> &World {
+        self.env.world()
+    }
+
+    pub(in crate::env) fn is_finished(&self) -> bool {
+        self.task.is_none_or(|task| self.world().lock().tasks.slots.get_mut(task).stage == Stage::Ended)
+    }
+
+    pub(in crate::env) fn abort(&self) {
+        let Some(task) = self.task else { return };
+        let mut state = self.world().lock();
+        let slot = state.tasks.slots.get_mut(task);
+        if slot.stage != Stage::Live {
+            return;
+        }
+        slot.stage = Stage::Doomed;
+        // Without a body it is being polled right now, and ends when that is over.
+        let Some(body) = slot.body.take() else { return };
+        drop(state);
+        self.world().end(task, Some(body), Died::Aborted);
+    }
+}
+
+impl<T: 'static> SimTask<T> {
+    pub(in crate::env) fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Died>> {
+        let Some(task) = self.task else { return Poll::Ready(Err(Died::Aborted)) };
+        let mut state = self.world().lock();
+        let slot = state.tasks.slots.get_mut(task);
+        if slot.stage != Stage::Ended {
+            state.tasks.joins.insert(task, cx.waker().clone());
+            return Poll::Pending;
+        }
+        let body = slot.body.take();
+        drop(state);
+        let mut ending = None;
+        if let Some(mut body) = body {
+            body.as_mut().take(&mut ending);
+        }
+        Poll::Ready(ending.expect("a task gives its output once; do not poll it again"))
+    }
+}
+
+impl<T> Drop for SimTask<T> {
+    fn drop(&mut self) {
+        let Some(task) = self.task else { return };
+        let mut state = self.world().lock();
+        let slot = state.tasks.slots.get_mut(task);
+        slot.observed = false;
+        let leftovers = if slot.stage == Stage::Ended { state.tasks.free(task) } else { Leftovers::default() };
+        let join = state.tasks.joins.remove(&task);
+        drop(state);
+        drop((leftovers, join));
+    }
+}
+
+impl World {
+    /// Ends a task with its body in hand.
+    pub(super) fn end(&self, task: u32, mut body: Option<Body>, died: Died) {
+        if let Some(body) = &mut body {
+            body.as_mut().end(died);
+        }
+        self.finish(task, body);
+    }
+
+    /// Records that the task has ended, and wakes whoever waits for that.
+    pub(super) fn finish(&self, task: u32, body: Option<Body>) {
+        let mut state = self.lock();
+        state.tasks.leave(task, body, None);
+        let (join, leftovers) = state.tasks.finish(task);
+        drop(state);
+        drop(leftovers);
+        if let Some(join) = join {
+            join.wake();
+        }
+    }
+}
+
+impl State {
+    /// A slot for the future that `run` polls itself.
+    pub(super) fn begin_root(&mut self, place: &'static Location<'static>) -> u32 {
+        let slot = self.tasks.begin(place, Some("the future being run".into()));
+        self.enqueue(slot);
+        slot
+    }
+
+    /// Ends the world: gives everything that could hold on to it, to be dropped when the lock is not held.
+    pub(super) fn close(&mut self) -> impl Sized + use<> {
+        (self.tasks.close(), self.timers.close())
+    }
+}
+
+/// Wakes one task. It is bound to the task anew before every poll for as long as nobody keeps a copy.
+pub(super) struct TaskWaker {
+    env: Arc<Inner>,
+    /// The slot in the lower half, its generation in the upper.
+    task: AtomicU64,
+}
+
+impl TaskWaker {
+    pub(super) fn new(env: &Arc<Inner>) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker { env: Arc::clone(env), task: AtomicU64::new(0) })
+    }
+
+    pub(super) fn bind(&self, task: u32, generation: u32) {
+        self.task.store(u64::from(generation) << 32 | u64::from(task), Ordering::Relaxed);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let bound = self.task.load(Ordering::Relaxed);
+        let (task, generation) = (bound as u32, (bound >> 32) as u32);
+        let state = &mut *self.env.world().lock();
+        if state.tasks.slots.get_mut(task).generation == generation {
+            state.enqueue(task);
+        }
+    }
+}
+
+impl<T> fmt::Debug for SimTask<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimTask").field("task", &self.task).finish_non_exhaustive()
+    }
+}

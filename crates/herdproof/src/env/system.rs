@@ -1,0 +1,75 @@
+//! The real world: the machine's clock, tokio's timers and tasks, and chance from the operating system.
+
+use std::{
+    future::Future,
+    hash::BuildHasher,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, task::JoinHandle};
+
+use super::{clock, tick::Tick};
+
+pub(super) struct System {
+    /// The runtime it was made in, so that threads outside of it can sleep and spawn too.
+    runtime: Option<Handle>,
+    seed: u64,
+    /// How many streams were handed out; each is another one.
+    streams: AtomicU64,
+}
+
+impl System {
+    pub(super) fn new() -> System {
+        System { runtime: Handle::try_current().ok(), seed: unknown_seed(), streams: AtomicU64::new(0) }
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(super) fn count_stream(&self) -> u64 {
+        self.streams.fetch_add(1, Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Tick {
+        clock::now()
+    }
+
+    #[inline]
+    pub(super) fn coarse(&self) -> Tick {
+        clock::coarse()
+    }
+
+    #[track_caller]
+    pub(super) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.runtime("spawn a task").spawn(future)
+    }
+
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to real timers")]
+    pub(super) fn sleep(&self, duration: Duration) -> tokio::time::Sleep {
+        let _entered = self.runtime("sleep").enter();
+        tokio::time::sleep(duration)
+    }
+
+    #[track_caller]
+    fn runtime(&self, purpose: &str) -> Handle {
+        match Handle::try_current().ok().or_else(|| self.runtime.clone()) {
+            Some(runtime) => runtime,
+            None => panic!(
+                "Env::system() needs a tokio runtime to {purpose}: call this inside one, make the Env inside one, or use Sim"
+            ),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_types, reason = "this is the one door to the operating system's randomness")]
+fn unknown_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().hash_one(0)
+}

@@ -1,0 +1,253 @@
+//! What happened, said once, for every kind of listener.
+//!
+//! A herd is seen by comparing two counters, what callers asked for and what reached the origin; if each part of a system
+//! names them in its own way nobody compares them. Policies tell an [`Observer`] what happened, as [`Event`]s. This file
+//! is the only one that knows which [`Metric`] an event belongs to and what that is called, so the library, the proxy,
+//! the lab and the dashboard count the same things under the same names.
+//!
+//! ```
+//! use herdproof::event::{Counts, Event, Metric, Observer};
+//!
+//! let counts = Counts::default();
+//! for _ in 0..100 {
+//!     counts.observe(&Event::EdgeRequest);
+//! }
+//! counts.observe(&Event::OriginRequest);
+//! assert_eq!(counts.get(Metric::EdgeRequests), 100);
+//! assert_eq!(Metric::EdgeRequests.name(), "herdproof_edge_requests_total");
+//! assert_eq!(counts.collapse_ratio(), Some(100.0));
+//! ```
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Something that happened and that somebody may want to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A caller asked for something.
+    EdgeRequest,
+    /// A request was sent to the origin, whatever for.
+    OriginRequest,
+    /// The origin answered, or did not, in this time.
+    OriginAnswer {
+        /// Whether the answer was of use.
+        ok: bool,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A flight landed and this many callers shared it beyond the first.
+    FlightShared {
+        /// How many followers there were.
+        followers: u64,
+    },
+    /// A lookup was answered from memory.
+    CacheHit,
+    /// A lookup was answered from memory with a value past its time.
+    CacheStale,
+    /// A lookup found nothing to serve.
+    CacheMiss,
+    /// An entry is loaded again while it can still be served.
+    Refresh,
+    /// An attempt is made again.
+    Retry,
+    /// A second attempt is raced against a slow first.
+    Hedge,
+    /// A gate said no.
+    Refusal,
+    /// A breaker opened.
+    Trip,
+    /// Somebody tried to take a lock or a lease.
+    LockAttempt,
+    /// A connection was made.
+    Handshake,
+    /// How many wait in a line now.
+    QueueDepth(u64),
+    /// How much is under way now.
+    InFlight(u64),
+}
+
+/// Hears of events. Called on hot paths: it should count and return.
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn observe(&self, event: &Event);
+}
+
+/// How a metric changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It is what it was last said to be.
+    Gauge,
+}
+
+macro_rules! metrics {
+    ($($variant:ident $kind:ident $name:literal $help:literal)*) => {
+        /// A number that somebody can watch; its name is fixed here and nowhere else.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Metric {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Metric {
+            /// Every metric there is, in the order of the reference.
+            pub const ALL: &'static [Metric] = &[$(Metric::$variant),*];
+
+            /// The name it is exported under.
+            pub const fn name(self) -> &'static str {
+                match self { $(Metric::$variant => $name,)* }
+            }
+
+            /// What it counts, in one sentence.
+            pub const fn help(self) -> &'static str {
+                match self { $(Metric::$variant => $help,)* }
+            }
+
+            /// How it changes.
+            pub const fn kind(self) -> Kind {
+                match self { $(Metric::$variant => Kind::$kind,)* }
+            }
+        }
+    };
+}
+
+metrics! {
+    EdgeRequests   Counter "herdproof_edge_requests_total"         "Requests that callers made."
+    OriginRequests Counter "herdproof_origin_requests_total"       "Requests that reached the origin."
+    OriginFailures Counter "herdproof_origin_failures_total"       "Requests to the origin that failed."
+    OriginNanos    Counter "herdproof_origin_nanoseconds_total"    "Time spent waiting for the origin, in nanoseconds."
+    FlightShared   Counter "herdproof_flight_shared_total"         "Callers answered by a load that another caller began."
+    CacheHits      Counter "herdproof_cache_hits_total"            "Lookups answered from memory with a fresh value."
+    CacheStale     Counter "herdproof_cache_stale_total"           "Lookups answered from memory with a stale value."
+    CacheMisses    Counter "herdproof_cache_misses_total"          "Lookups that found nothing to serve."
+    Refreshes      Counter "herdproof_refreshes_total"             "Loads begun while the entry could still be served."
+    Retries        Counter "herdproof_retries_total"               "Attempts made again after a failure."
+    Hedges         Counter "herdproof_hedges_total"                "Second attempts raced against a slow first."
+    Refusals       Counter "herdproof_refusals_total"              "Requests that a gate refused."
+    Trips          Counter "herdproof_breaker_trips_total"         "Times a breaker opened."
+    LockAttempts   Counter "herdproof_lock_attempts_total"         "Attempts to take a lock or a lease."
+    Handshakes     Counter "herdproof_handshakes_total"            "Connections that were made."
+    QueueDepth     Gauge   "herdproof_queue_depth"                 "Callers waiting in a line."
+    InFlight       Gauge   "herdproof_in_flight"                   "Work under way."
+}
+
+/// Counts every event, without a lock: for tests, experiments, and as the source of an exporter.
+#[derive(Debug)]
+pub struct Counts([AtomicU64; Metric::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Counts(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counts {
+    /// What the metric stands at.
+    pub fn get(&self, metric: Metric) -> u64 {
+        self.0[metric as usize].load(Ordering::Relaxed)
+    }
+
+    /// Requests that callers made per request that reached the origin; `None` before the first of those.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio is read to three digits")]
+    pub fn collapse_ratio(&self) -> Option<f64> {
+        let origin = self.get(Metric::OriginRequests);
+        (origin > 0).then(|| self.get(Metric::EdgeRequests) as f64 / origin as f64)
+    }
+
+    fn add(&self, metric: Metric, n: u64) {
+        self.0[metric as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn set(&self, metric: Metric, n: u64) {
+        self.0[metric as usize].store(n, Ordering::Relaxed);
+    }
+}
+
+impl Observer for Counts {
+    fn observe(&self, event: &Event) {
+        match *event {
+            Event::EdgeRequest => self.add(Metric::EdgeRequests, 1),
+            Event::OriginRequest => self.add(Metric::OriginRequests, 1),
+            Event::OriginAnswer { ok, took } => {
+                self.add(Metric::OriginFailures, u64::from(!ok));
+                self.add(Metric::OriginNanos, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+            Event::FlightShared { followers } => self.add(Metric::FlightShared, followers),
+            Event::CacheHit => self.add(Metric::CacheHits, 1),
+            Event::CacheStale => self.add(Metric::CacheStale, 1),
+            Event::CacheMiss => self.add(Metric::CacheMisses, 1),
+            Event::Refresh => self.add(Metric::Refreshes, 1),
+            Event::Retry => self.add(Metric::Retries, 1),
+            Event::Hedge => self.add(Metric::Hedges, 1),
+            Event::Refusal => self.add(Metric::Refusals, 1),
+            Event::Trip => self.add(Metric::Trips, 1),
+            Event::LockAttempt => self.add(Metric::LockAttempts, 1),
+            Event::Handshake => self.add(Metric::Handshakes, 1),
+            Event::QueueDepth(depth) => self.set(Metric::QueueDepth, depth),
+            Event::InFlight(depth) => self.set(Metric::InFlight, depth),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_what_kind_they_are() {
+        let names: std::collections::BTreeSet<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+        assert_eq!(names.len(), Metric::ALL.len());
+        for metric in Metric::ALL {
+            let name = metric.name();
+            assert!(name.starts_with("herdproof_"), "{name}");
+            assert_eq!(name.ends_with("_total"), metric.kind() == Kind::Counter, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_event_moves_its_own_metric_and_no_other() {
+        let took = Duration::from_nanos(5);
+        let cases = [
+            (Event::EdgeRequest, Metric::EdgeRequests),
+            (Event::OriginRequest, Metric::OriginRequests),
+            (Event::OriginAnswer { ok: false, took: Duration::ZERO }, Metric::OriginFailures),
+            (Event::OriginAnswer { ok: true, took }, Metric::OriginNanos),
+            (Event::FlightShared { followers: 3 }, Metric::FlightShared),
+            (Event::CacheHit, Metric::CacheHits),
+            (Event::CacheStale, Metric::CacheStale),
+            (Event::CacheMiss, Metric::CacheMisses),
+            (Event::Refresh, Metric::Refreshes),
+            (Event::Retry, Metric::Retries),
+            (Event::Hedge, Metric::Hedges),
+            (Event::Refusal, Metric::Refusals),
+            (Event::Trip, Metric::Trips),
+            (Event::LockAttempt, Metric::LockAttempts),
+            (Event::Handshake, Metric::Handshakes),
+            (Event::QueueDepth(4), Metric::QueueDepth),
+            (Event::InFlight(2), Metric::InFlight),
+        ];
+        for (event, moved) in cases {
+            let counts = Counts::default();
+            counts.observe(&event);
+            for metric in Metric::ALL {
+                assert_eq!(counts.get(*metric) > 0, *metric == moved, "{event:?} and {metric:?}");
+            }
+        }
+        assert_eq!(cases.len(), Metric::ALL.len());
+    }
+
+    #[test]
+    fn a_gauge_forgets_what_it_was_and_a_counter_does_not() {
+        let counts = Counts::default();
+        for depth in [9, 4] {
+            counts.observe(&Event::QueueDepth(depth));
+            counts.observe(&Event::Retry);
+        }
+        assert_eq!((counts.get(Metric::QueueDepth), counts.get(Metric::Retries)), (4, 2));
+        assert_eq!(counts.collapse_ratio(), None);
+    }
+}

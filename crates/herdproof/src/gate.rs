@@ -1,0 +1,281 @@
+//! Everything that may say no, in one shape.
+//!
+//! Limits, breakers and throttles are usually all different: one returns a bare error, one panics when its guard is used
+//! twice, one forgets to give back what a cancelled call took. Here each of them is a [`Gate`]. Entering gives a
+//! [`Permit`] or a [`Refusal`]; the permit is settled with how the work went, and dropping it means the work was
+//! cancelled and gives back what it took. A refusal says why and, where a time is known, when to come back.
+//!
+//! ```
+//! use herdproof::gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why, guard, result};
+//! # use std::{io::Error as Failure, sync::atomic::{AtomicU32, Ordering}};
+//! # use herdproof::Env;
+//!
+//! /// Lets three calls in, ever.
+//! struct Three(AtomicU32);
+//! struct Ticket;
+//!
+//! impl Permit for Ticket {
+//!     fn settle(self, _: &Verdict, _: Span) {}
+//! }
+//!
+//! impl Gate for Three {
+//!     type Permit = Ticket;
+//!     fn try_enter(&self, _: &Ask) -> Result<Ticket, Refusal> {
+//!         match self.0.fetch_add(1, Ordering::Relaxed) {
+//!             0..3 => Ok(Ticket),
+//!             _ => Err(Refusal::new(Why::Concurrency)),
+//!         }
+//!     }
+//! }
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # runtime.block_on(async {
+//! let (env, gate) = (Env::system(), Three(AtomicU32::new(0)));
+//! for _ in 0..3 {
+//!     let answer = guard(&env, &gate, result, Ask::new(&env), || async { Ok::<_, Failure>(42) }).await;
+//!     assert_eq!(answer.unwrap(), 42);
+//! }
+//! let refused = guard(&env, &gate, result, Ask::new(&env), || async { Ok::<_, Failure>(42) }).await;
+//! assert_eq!(refused.unwrap_err().to_string(), "refused: too much at once");
+//! # });
+//! ```
+
+mod and;
+mod refusal;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+pub use and::{And, Both};
+pub use refusal::{Halt, Refusal, Why};
+
+use crate::env::{Env, Tick};
+
+/// What may say no; see the [module](self).
+pub trait Gate: Send + Sync {
+    /// The right to go on.
+    type Permit: Permit;
+
+    /// Asks to enter, without waiting.
+    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal>;
+
+    /// Asks to enter, waiting if this gate has a queue, but not beyond the deadline.
+    ///
+    /// A gate that waited leaves the tick it went on at in [`Ask::at`], so that the next one does not judge by the past.
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
+        let entered = self.try_enter(ask);
+        async { entered }
+    }
+
+    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back.
+    fn and<G: Gate>(self, inner: G) -> And<Self, G>
+    where
+        Self: Sized,
+    {
+        And::new(self, inner)
+    }
+}
+
+/// The right to do one piece of work. Dropping it unsettled says that the work was cancelled.
+pub trait Permit: Send {
+    /// Says how the work went and when.
+    fn settle(self, verdict: &Verdict, span: Span);
+}
+
+/// What somebody wants to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ask {
+    /// When it was asked: the one reading of the clock on the way in.
+    pub at: Tick,
+    /// When the answer is of no more use.
+    pub deadline: Option<Tick>,
+    /// Who is let in first when not all can be.
+    pub priority: Priority,
+    /// Zero for the first attempt, one for the first retry.
+    pub attempt: u16,
+    /// How much of the resource it takes, in the gate's own measure.
+    pub cost: u32,
+}
+
+/// How much an answer matters, least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Nobody notices if it is refused: prefetching, refreshing ahead of time.
+    Sheddable,
+    /// Somebody will try again later: batches, background work.
+    Background,
+    /// Somebody waits for it.
+    #[default]
+    Normal,
+    /// Others cannot go on without it: health, login, payment.
+    Critical,
+}
+
+/// How the work went, as far as a gate is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It worked.
+    Ok,
+    /// It failed in a way that speaks against the origin: an error of its own, a timeout.
+    Fault,
+    /// The origin said that it has too much to do and, maybe, when to come back.
+    Overload {
+        /// How long it asked to wait.
+        after: Option<Duration>,
+    },
+    /// It failed, and trying again would not help: the request was at fault.
+    Final,
+    /// It says nothing about the origin.
+    Ignored,
+}
+
+/// When a piece of work began and ended: the one reading of the clock on the way out is its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it was let in.
+    pub from: Tick,
+    /// When it was over.
+    pub to: Tick,
+}
+
+/// Turns an outcome into what gates need to know of it. Any function from the outcome to a [`Verdict`] will do.
+pub trait Classify<T, E>: Send + Sync {
+    /// What this outcome says about the origin.
+    fn classify(&self, outcome: &Result<T, E>) -> Verdict;
+}
+
+impl<T, E, F> Classify<T, E> for F
+where
+    F: Fn(&Result<T, E>) -> Verdict + Send + Sync,
+{
+    fn classify(&self, outcome: &Result<T, E>) -> Verdict {
+        self(outcome)
+    }
+}
+
+/// The simplest classification: `Ok` is fine, every error is a fault.
+pub fn result<T, E>(outcome: &Result<T, E>) -> Verdict {
+    if outcome.is_ok() { Verdict::Ok } else { Verdict::Fault }
+}
+
+/// Does the work if the gate lets it in, and settles the permit with how it went.
+///
+/// Dropping the future before the work is done drops the permit: cancelled.
+pub async fn guard<G, C, T, E, F>(
+    env: &Env,
+    gate: &G,
+    classify: C,
+    mut ask: Ask,
+    work: impl FnOnce() -> F,
+) -> Result<T, Halt<E>>
+where
+    G: Gate,
+    C: Classify<T, E>,
+    F: Future<Output = Result<T, E>>,
+{
+    if ask.is_late() {
+        return Err(Halt::Refused(Refusal::new(Why::Deadline)));
+    }
+    let permit = gate.enter(&mut ask).await.map_err(Halt::Refused)?;
+    let outcome = work().await;
+    permit.settle(&classify.classify(&outcome), Span { from: ask.at, to: env.now() });
+    outcome.map_err(Halt::Failed)
+}
+
+impl Ask {
+    /// Something ordinary: no deadline, normal priority, first attempt, cost one.
+    pub fn new(env: &Env) -> Ask {
+        Ask { at: env.now(), deadline: None, priority: Priority::default(), attempt: 0, cost: 1 }
+    }
+
+    /// The answer is of no use from this tick on.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Tick) -> Ask {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// How much it matters.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Ask {
+        self.priority = priority;
+        self
+    }
+
+    /// Which attempt it is, from zero.
+    #[must_use]
+    pub fn attempt(mut self, attempt: u16) -> Ask {
+        self.attempt = attempt;
+        self
+    }
+
+    /// How much of the resource it takes.
+    #[must_use]
+    pub fn cost(mut self, cost: u32) -> Ask {
+        self.cost = cost;
+        self
+    }
+
+    /// Whether the deadline has come.
+    pub fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| self.at >= deadline)
+    }
+}
+
+impl Span {
+    /// How long it took.
+    pub fn took(self) -> Duration {
+        self.to - self.from
+    }
+}
+
+impl<G: Gate> Gate for &G {
+    type Permit = G::Permit;
+
+    fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
+        (**self).try_enter(ask)
+    }
+
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
+        (**self).enter(ask)
+    }
+}
+
+impl<G: Gate> Gate for Arc<G> {
+    type Permit = G::Permit;
+
+    fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
+        (**self).try_enter(ask)
+    }
+
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
+        (**self).enter(ask)
+    }
+}
+
+/// `None` is a gate that stands open.
+impl<G: Gate> Gate for Option<G> {
+    type Permit = Option<G::Permit>;
+
+    fn try_enter(&self, ask: &Ask) -> Result<Option<G::Permit>, Refusal> {
+        self.as_ref().map(|gate| gate.try_enter(ask)).transpose()
+    }
+
+    async fn enter(&self, ask: &mut Ask) -> Result<Option<G::Permit>, Refusal> {
+        match self {
+            Some(gate) => gate.enter(ask).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<P: Permit> Permit for Option<P> {
+    fn settle(self, verdict: &Verdict, span: Span) {
+        if let Some(permit) = self {
+            permit.settle(verdict, span);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

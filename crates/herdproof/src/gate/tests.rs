@@ -1,0 +1,165 @@
+//! What gates owe to those who enter, wait, leave early or are refused.
+
+use std::{
+    future::{Future, pending},
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+};
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::env::sim::Sim;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Writes down what happens to it; lets in while `open`, after a wait if told so.
+struct Turnstile {
+    name: &'static str,
+    env: Env,
+    wait: Duration,
+    refuse: Option<Refusal>,
+    log: Log,
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+struct Pass(&'static str, Log, bool);
+
+impl Permit for Pass {
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        self.1.lock().push(format!("{} {verdict:?} {:?}", self.0, span.took()));
+        self.2 = true;
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if !self.2 {
+            self.1.lock().push(format!("{} cancelled", self.0));
+        }
+    }
+}
+
+impl Gate for Turnstile {
+    type Permit = Pass;
+
+    fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
+        self.log.lock().push(format!("{} asked at {:?}", self.name, ask.at - Tick::ZERO));
+        self.refuse.map_or_else(|| Ok(Pass(self.name, Arc::clone(&self.log), false)), Err)
+    }
+
+    async fn enter(&self, ask: &mut Ask) -> Result<Pass, Refusal> {
+        if !self.wait.is_zero() {
+            ask.at = self.env.sleep(self.wait).await;
+        }
+        self.try_enter(ask)
+    }
+}
+
+struct Scene {
+    sim: Sim,
+    log: Log,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene { sim: Sim::new(1), log: Log::default() }
+    }
+
+    fn gate(&self, name: &'static str) -> Turnstile {
+        Turnstile { name, env: self.sim.env(), wait: Duration::ZERO, refuse: None, log: Arc::clone(&self.log) }
+    }
+
+    /// Guards 10 ms of work that ends with `outcome`, and gives the result and the log.
+    fn guard(&mut self, gate: impl Gate, ask: Ask, outcome: Result<u8, u8>) -> (Result<u8, Halt<u8>>, Vec<String>) {
+        let env = self.sim.env();
+        let result = self.sim.run(guard(&env, &gate, result, ask, || async {
+            env.sleep(MS * 10).await;
+            outcome
+        }));
+        (result, std::mem::take(&mut *self.log.lock()))
+    }
+
+    fn ask(&self) -> Ask {
+        Ask::new(&self.sim.env())
+    }
+}
+
+#[test]
+fn the_inner_gate_judges_by_the_time_after_the_outer_ones_wait() {
+    let mut scene = Scene::new();
+    let outer = Turnstile { wait: MS * 5, ..scene.gate("outer") };
+    let gate = outer.and(scene.gate("inner"));
+    let (result, log) = scene.guard(gate, scene.ask(), Ok(1));
+    assert_eq!(result, Ok(1));
+    assert_eq!(log, ["outer asked at 5ms", "inner asked at 5ms", "inner Ok 10ms", "outer Ok 10ms"]);
+}
+
+#[test]
+fn a_refusal_within_gives_back_what_the_outer_gate_took() {
+    let mut scene = Scene::new();
+    let no = Refusal::new(Why::Rate).after(MS * 40);
+    let gate = scene.gate("outer").and(Turnstile { refuse: Some(no), ..scene.gate("inner") });
+    let (result, log) = scene.guard(&gate, scene.ask(), Ok(1));
+    assert_eq!(result, Err(Halt::Refused(no)));
+    assert_eq!(log, ["outer asked at 0ns", "inner asked at 0ns", "outer cancelled"]);
+    assert_eq!(gate.try_enter(&scene.ask()).err(), Some(no));
+    assert_eq!(no.to_string(), "refused: too many in too short a time; come back in 40 ms");
+}
+
+#[test]
+fn a_failure_is_settled_as_a_fault_and_reaches_the_caller() {
+    let mut scene = Scene::new();
+    let (result, log) = scene.guard(Some(Arc::new(scene.gate("g"))), scene.ask(), Err(9));
+    assert_eq!(result, Err(Halt::Failed(9)));
+    assert_eq!(log, ["g asked at 0ns", "g Fault 10ms"]);
+}
+
+#[test]
+fn a_caller_that_leaves_during_the_work_cancels_its_permit() {
+    let scene = Scene::new();
+    let (env, gate) = (scene.sim.env(), scene.gate("g"));
+    {
+        let work = pin!(guard(&env, &gate, result, scene.ask(), pending::<Result<(), ()>>));
+        assert!(work.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert_eq!(*scene.log.lock(), ["g asked at 0ns", "g cancelled"]);
+}
+
+#[test]
+fn work_that_is_late_is_refused_before_it_takes_anything() {
+    let mut scene = Scene::new();
+    let late = scene.ask().deadline(Tick::ZERO);
+    let (result, log) = scene.guard(scene.gate("g"), late, Ok(1));
+    assert_eq!(result, Err(Halt::Refused(Refusal::new(Why::Deadline))));
+    assert!(log.is_empty());
+}
+
+#[test]
+fn a_deadline_that_passes_between_two_gates_gives_the_outer_permit_back() {
+    let mut scene = Scene::new();
+    let outer = Turnstile { wait: MS * 5, ..scene.gate("outer") };
+    let gate = outer.and(scene.gate("inner"));
+    let ask = scene.ask().deadline(Tick::ZERO + MS * 3);
+    let (result, log) = scene.guard(gate, ask, Ok(1));
+    assert_eq!(result, Err(Halt::Refused(Refusal::new(Why::Deadline))));
+    assert_eq!(log, ["outer asked at 5ms", "outer cancelled"]);
+}
+
+#[test]
+fn an_absent_gate_stands_open() {
+    let mut scene = Scene::new();
+    let gate: Option<Turnstile> = None;
+    assert!(gate.try_enter(&scene.ask()).is_ok());
+    assert_eq!(scene.guard(gate, scene.ask(), Ok(3)).0, Ok(3));
+}
+
+#[test]
+fn every_reason_has_a_word_and_a_sentence_of_its_own() {
+    let words: std::collections::BTreeSet<&str> = Why::ALL.iter().map(|why| why.as_str()).collect();
+    let sentences: std::collections::BTreeSet<String> = Why::ALL.iter().map(ToString::to_string).collect();
+    assert_eq!((words.len(), sentences.len()), (Why::ALL.len(), Why::ALL.len()));
+    assert!(!Why::Tripped.is_retryable() && Why::Rate.is_retryable());
+}

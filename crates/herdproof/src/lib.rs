@@ -1,0 +1,44 @@
+//! Keeps a crowd of identical requests from becoming a crowd at your origin.
+//!
+//! A thundering herd is not high traffic, it is *synchronized* traffic: a cache key expires, a lock is released, a server
+//! restarts, a clock strikes :00, and everybody acts at once, then retries at once. This library holds the remedies, each
+//! usable alone and all of them testable in virtual time.
+//!
+//! | module | what it is against |
+//! |---|---|
+//! | [`backoff`] | retries that march in step |
+//! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
+//! | [`env`] | timing that cannot be tested: time, chance and tasks through one door |
+//! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
+//! | [`event`] | herds that nobody sees: what happened, under one set of names |
+//! | [`error`] | endings that cannot be told apart |
+//!
+//! ```
+//! use std::time::Duration;
+//! use herdproof::{Backoff, Env};
+//!
+//! async fn call_until_it_works(env: &Env, mut call: impl AsyncFnMut() -> Result<String, ()>) -> Option<String> {
+//!     let rng = env.rng("retry/orders");
+//!     let mut delays = Backoff::exponential(Duration::from_millis(50)).delays();
+//!     for _attempt in 0..3 {
+//!         if let Ok(answer) = call().await {
+//!             return Some(answer);
+//!         }
+//!         env.sleep(delays.next(&rng)).await; // full jitter: nobody comes back in step
+//!     }
+//!     None
+//! }
+//! ```
+//!
+//! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
+
+pub mod backoff;
+pub mod env;
+pub mod error;
+pub mod event;
+pub mod gate;
+
+pub use backoff::Backoff;
+#[cfg(feature = "sim")]
+pub use env::sim::Sim;
+pub use env::{Env, Tick};
