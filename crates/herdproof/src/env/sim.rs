@@ -45,6 +45,7 @@ mod timers;
 mod world;
 
 use std::{
+    any::Any,
     error::Error,
     fmt,
     future::Future,
@@ -55,7 +56,7 @@ use std::{
 };
 
 pub use queue::EventQueue;
-use tasks::TaskWaker;
+use tasks::{Body, TaskWaker};
 pub(super) use {tasks::SimTask, timers::Timer, world::World};
 
 use super::{Env, Inner, task::Died, tick::Tick};
@@ -167,14 +168,11 @@ impl Sim {
                 }
             };
             let (mut body, own, generation) = state.tasks.enter(task);
-            let (spare, waker) = match own {
-                Some(waker) => (None, waker),
-                None => {
-                    let (spare, waker) = self.spare.take().unwrap_or_else(|| new_waker(&env));
-                    spare.bind(task, generation);
-                    (Some(spare), waker)
-                }
+            let (task_waker, waker) = match own {
+                Some(own) => (Arc::clone(&own), Waker::from(own)),
+                None => self.spare.take().unwrap_or_else(|| new_waker(&env)),
             };
+            task_waker.bind(task, generation);
             state.tasks.set_running(task, &waker);
             drop(state);
 
@@ -186,31 +184,29 @@ impl Sim {
                 catch_unwind(AssertUnwindSafe(|| body.as_mut().is_none_or(|body| body.as_mut().run(cx))))
             };
             // The pair counts as two; a third is somebody who keeps the waker, which makes it this task's own.
-            let own = match spare {
-                Some(spare) if Arc::strong_count(&spare) == 2 => {
-                    self.spare = Some((spare, waker));
-                    None
-                }
-                _ => Some(waker),
+            let own = if Arc::strong_count(&task_waker) == 2 {
+                self.spare = Some((task_waker, waker));
+                None
+            } else {
+                Some(task_waker)
             };
 
             state = world.lock();
-            match polled {
-                Ok(false) if !state.tasks.is_doomed(task) => {
-                    state.tasks.leave(task, body, own);
-                    continue;
-                }
-                Ok(_) if is_root => return,
-                _ => drop(state),
-            }
-            drop(own);
-            match polled {
-                Ok(true) => world.finish(task, body),
-                Ok(false) => world.end(task, body, Died::Aborted),
-                Err(payload) if world.lock().tasks.is_observed(task) => {
-                    world.end(task, body, Died::Panicked(Panic::new(payload)));
-                }
-                Err(payload) => {
+            let over = match polled {
+                Ok(false) => match state.tasks.leave(task, body, own) {
+                    Ok(()) => continue,
+                    Err(doomed) => Over::Ended(doomed, Died::Aborted),
+                },
+                Ok(true) if is_root => return,
+                Ok(true) => Over::Done(body),
+                Err(payload) if state.tasks.is_observed(task) => Over::Ended(body, Died::Panicked(Panic::new(payload))),
+                Err(payload) => Over::Unseen(body, payload),
+            };
+            drop(state);
+            match over {
+                Over::Done(body) => world.finish(task, body),
+                Over::Ended(body, died) => world.end(task, body, died),
+                Over::Unseen(body, payload) => {
                     world.finish(task, body);
                     resume_unwind(payload);
                 }
@@ -218,6 +214,14 @@ impl Sim {
             state = world.lock();
         }
     }
+}
+
+/// How a task's last poll went.
+enum Over {
+    Done(Option<Body>),
+    Ended(Option<Body>, Died),
+    /// It panicked and nobody watches.
+    Unseen(Option<Body>, Box<dyn Any + Send>),
 }
 
 fn new_waker(env: &Env) -> (Arc<TaskWaker>, Waker) {

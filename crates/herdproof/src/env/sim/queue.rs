@@ -127,16 +127,27 @@ impl<T: Copy> EventQueue<T> {
     /// Removes the earliest event if its tick is at most `limit`. Having looked costs later pushes nothing.
     #[inline]
     pub fn pop_until(&mut self, limit: u64) -> Option<(u64, T)> {
-        if self.head == self.front.len() && !self.refill(limit) {
-            return None;
-        }
-        let event = self.front[self.head];
+        self.load(limit);
+        let event = *self.front.get(self.head)?;
         if event.0 > limit {
             return None;
         }
         self.head += 1;
         self.len -= 1;
         Some(event)
+    }
+
+    /// Sees to it that some events are [`upcoming`](EventQueue::upcoming), if any are due by `limit`.
+    #[inline]
+    pub fn load(&mut self, limit: u64) {
+        if self.head == self.front.len() {
+            self.refill(limit);
+        }
+    }
+
+    /// The events that are next for certain, earliest first; empty where finding more would take work.
+    pub fn upcoming(&self) -> &[(u64, T)] {
+        &self.front[self.head..]
     }
 
     /// Keeps only the events for which `keep` says so, in their order.
@@ -191,35 +202,37 @@ impl<T: Copy> EventQueue<T> {
         self.front = front;
     }
 
-    /// Makes the earliest bucket the front; false if there is none that begins by `limit`.
-    fn refill(&mut self, limit: u64) -> bool {
+    /// Makes the earliest bucket that begins by `limit` the front, along with small ones right behind it.
+    fn refill(&mut self, limit: u64) {
         self.front.clear();
         self.head = 0;
         while let Some((level, index)) = self.first_bucket() {
             let ticks = self.ticks_of(level, index);
-            if *ticks.start() > limit {
-                return false;
+            let bucket = self.buckets[level][index];
+            let full = !self.front.is_empty() && self.front.len() + bucket.len as usize > SORT;
+            if *ticks.start() > limit || full {
+                return;
             }
-            let bucket = self.take(level, index);
-            self.base = *ticks.start();
-            self.edge = self.edge.max(self.base.saturating_sub(1));
-            let mut chunk = bucket.head;
-            if level == 0 || bucket.len as usize <= SORT || self.is_one_tick(bucket) {
-                while chunk != NONE {
-                    chunk = self.unload(chunk, |queue, event| queue.front.push(event));
-                }
-                if level > 0 {
-                    self.front.sort_by_key(|event| event.0);
-                }
-                self.edge = *ticks.end();
-                self.divisible = level > 0;
-                return true;
+            if self.front.is_empty() {
+                self.base = *ticks.start();
+                self.edge = self.edge.max(self.base.saturating_sub(1));
             }
+            let ready = level == 0 || bucket.len as usize <= SORT || self.is_one_tick(bucket);
+            let loaded = self.front.len();
+            let mut chunk = self.take(level, index).head;
             while chunk != NONE {
-                chunk = self.unload(chunk, |queue, (tick, item)| queue.put(tick, item));
+                chunk = if ready {
+                    self.unload(chunk, |queue, event| queue.front.push(event))
+                } else {
+                    self.unload(chunk, |queue, (tick, item)| queue.put(tick, item))
+                };
+            }
+            if ready {
+                self.edge = *ticks.end();
+                self.divisible = level > 0 || loaded > 0;
+                self.front[loaded..].sort_by_key(|event| event.0);
             }
         }
-        false
     }
 
     /// Whether a crowd is waiting for one instant; dealing it out level by level would only move it.

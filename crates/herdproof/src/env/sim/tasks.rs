@@ -49,12 +49,11 @@ struct Slot {
     /// Absent while the task is being polled or ended, and for the future that `run` itself polls.
     body: Option<Body>,
     /// Present once somebody keeps the task's waker.
-    waker: Option<Waker>,
+    waker: Option<Arc<TaskWaker>>,
     /// Numbers the timers of this slot, across all its tasks.
     ticket: u32,
     /// Tells the slot's tasks apart, so that an old waker does not wake a new task.
     generation: u32,
-    place: u32,
     stage: Stage,
     /// Whether the timer with the present ticket is pending.
     armed: bool,
@@ -77,12 +76,26 @@ pub(super) type Body = Pin<Box<dyn Run>>;
 
 /// A spawned future with room for its ending.
 pub(super) trait Run: Send {
+    /// Where the task was spawned.
+    fn place(&self) -> u32;
+    /// Whether the future has not ended.
+    fn is_under_way(&self) -> bool;
     /// Polls the future; true when it has ended.
     fn run(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
     /// Drops the future and puts this ending in its place.
     fn end(self: Pin<&mut Self>, died: Died);
     /// Moves the ending into an `Option<Result<T, Died>>`.
     fn take(self: Pin<&mut Self>, into: &mut dyn Any);
+}
+
+pin_project! {
+    // In this order, so that looking at both ends fetches what lies between.
+    #[repr(C)]
+    struct Task<F: Future> {
+        place: u32,
+        #[pin]
+        work: Work<F>,
+    }
 }
 
 pin_project! {
@@ -93,24 +106,33 @@ pin_project! {
     }
 }
 
-impl<F> Run for Work<F>
+impl<F> Run for Task<F>
 where
     F: Future + Send,
     F::Output: Send + 'static,
 {
-    fn run(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
-        let WorkProjection::Under { way } = self.as_mut().project() else { return true };
+    fn place(&self) -> u32 {
+        self.place
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.work, Work::Under { .. })
+    }
+
+    fn run(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
+        let mut work = self.project().work;
+        let WorkProjection::Under { way } = work.as_mut().project() else { return true };
         let Poll::Ready(output) = way.poll(cx) else { return false };
-        self.set(Work::Ended { ending: Some(Ok(output)) });
+        work.set(Work::Ended { ending: Some(Ok(output)) });
         true
     }
 
-    fn end(mut self: Pin<&mut Self>, died: Died) {
-        self.set(Work::Ended { ending: Some(Err(died)) });
+    fn end(self: Pin<&mut Self>, died: Died) {
+        self.project().work.set(Work::Ended { ending: Some(Err(died)) });
     }
 
     fn take(self: Pin<&mut Self>, into: &mut dyn Any) {
-        if let (WorkProjection::Ended { ending }, Some(into)) = (self.project(), into.downcast_mut()) {
+        if let (WorkProjection::Ended { ending }, Some(into)) = (self.project().work.project(), into.downcast_mut()) {
             *into = ending.take();
         }
     }
@@ -126,12 +148,9 @@ impl Tasks {
     }
 
     /// A slot for a new task, without a body yet.
-    pub(super) fn begin(&mut self, place: &'static Location<'static>, name: Option<Box<str>>) -> u32 {
-        let place = self.place(place);
+    fn begin(&mut self, name: Option<Box<str>>) -> u32 {
         let task = self.slots.claim();
-        let slot = self.slots.get_mut(task);
-        slot.stage = Stage::Live;
-        slot.place = place;
+        self.slots.get_mut(task).stage = Stage::Live;
         self.live += 1;
         if let Some(name) = name {
             self.names.insert(task, name);
@@ -140,7 +159,7 @@ impl Tasks {
     }
 
     /// Takes what is needed to poll the task; `None` as the body if there is none to poll.
-    pub(super) fn enter(&mut self, task: u32) -> (Option<Body>, Option<Waker>, u32) {
+    pub(super) fn enter(&mut self, task: u32) -> (Option<Body>, Option<Arc<TaskWaker>>, u32) {
         let slot = self.slots.get_mut(task);
         slot.queued = false;
         (slot.body.take(), slot.waker.take(), slot.generation)
@@ -150,24 +169,30 @@ impl Tasks {
         self.running = Some(Running { task, waker: waker.data() as usize });
     }
 
-    /// Puts back what `enter` took.
-    pub(super) fn leave(&mut self, task: u32, body: Option<Body>, waker: Option<Waker>) {
-        self.running = None;
+    /// Puts back what `enter` took; gives the body of a task that is to be ended now.
+    pub(super) fn leave(
+        &mut self,
+        task: u32,
+        body: Option<Body>,
+        waker: Option<Arc<TaskWaker>>,
+    ) -> Result<(), Option<Body>> {
         let slot = self.slots.get_mut(task);
-        slot.body = body;
         slot.waker = waker;
-    }
-
-    pub(super) fn is_doomed(&mut self, task: u32) -> bool {
-        self.slots.get_mut(task).stage == Stage::Doomed
+        if slot.stage == Stage::Doomed {
+            return Err(body);
+        }
+        slot.body = body;
+        Ok(())
     }
 
     /// Marks the task as ended and, if nobody holds its handle, frees the slot. What it gives is to be dropped, and the
     /// waker to be woken, when the lock is not held.
     #[must_use]
-    pub(super) fn finish(&mut self, task: u32) -> (Option<Waker>, Leftovers) {
+    fn finish(&mut self, task: u32, body: Option<Body>) -> (Option<Waker>, Leftovers) {
         self.live -= 1;
+        self.running = None;
         let slot = self.slots.get_mut(task);
+        slot.body = body;
         slot.stage = Stage::Ended;
         slot.armed = false;
         let leftovers = if slot.observed { Leftovers::default() } else { self.free(task) };
@@ -204,6 +229,16 @@ impl Tasks {
         Some(slot.ticket)
     }
 
+    /// Uses the ticket up: `None` if it is not valid any more, else whether the task is to be put in the queue.
+    pub(super) fn fire(&mut self, task: u32, ticket: u32) -> Option<bool> {
+        let slot = self.slots.get_mut(task);
+        if !slot.armed || slot.ticket != ticket {
+            return None;
+        }
+        slot.armed = false;
+        Some(!std::mem::replace(&mut slot.queued, true))
+    }
+
     pub(super) fn disarm(&mut self, task: u32) {
         self.slots.get_mut(task).armed = false;
     }
@@ -211,6 +246,11 @@ impl Tasks {
     pub(super) fn is_armed(&mut self, task: u32, ticket: u32) -> bool {
         let slot = self.slots.get_mut(task);
         slot.armed && slot.ticket == ticket
+    }
+
+    /// Reads both ends of the task's future, for what that brings closer.
+    pub(super) fn look_at(&mut self, task: u32) -> u32 {
+        self.slots.get_mut(task).body.as_ref().map_or(0, |body| body.place() + u32::from(body.is_under_way()))
     }
 
     /// False if the task has ended or is in the queue already.
@@ -226,10 +266,10 @@ impl Tasks {
         let Tasks { slots, names, places, .. } = self;
         let live = slots.iter_mut().filter(|(_, slot)| slot.stage == Stage::Live);
         live.map(|(task, slot)| {
-            let place = places[slot.place as usize];
-            match names.get(&task) {
-                Some(name) => format!("{name} ({place})"),
-                None => format!("task {task} ({place})"),
+            let name = names.get(&task).map_or_else(|| format!("task {task}"), |name| name.to_string());
+            match slot.body.as_ref().and_then(|body| places.get(body.place() as usize)) {
+                Some(place) => format!("{name} ({place})"),
+                None => name,
             }
         })
         .collect()
@@ -252,7 +292,7 @@ impl Tasks {
 #[derive(Default)]
 pub(super) struct Leftovers {
     body: Option<Body>,
-    waker: Option<Waker>,
+    waker: Option<Arc<TaskWaker>>,
     join: Option<Waker>,
 }
 
@@ -275,14 +315,17 @@ impl<T: Send + 'static> SimTask<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let body: Body = Box::pin(Work::Under { way: future });
         let mut state = world.lock();
-        let task = if state.tasks.closed {
-            drop(state);
-            drop(body);
+        let place = state.tasks.place(place);
+        let closed = state.tasks.closed;
+        drop(state);
+        let task = if closed {
+            drop(future);
             None
         } else {
-            let task = state.tasks.begin(place, name);
+            let body: Body = Box::pin(Task { place, work: Work::Under { way: future } });
+            let mut state = world.lock();
+            let task = state.tasks.begin(name);
             let slot = state.tasks.slots.get_mut(task);
             slot.body = Some(body);
             slot.observed = true;
@@ -360,10 +403,7 @@ impl World {
 
     /// Records that the task has ended, and wakes whoever waits for that.
     pub(super) fn finish(&self, task: u32, body: Option<Body>) {
-        let mut state = self.lock();
-        state.tasks.leave(task, body, None);
-        let (join, leftovers) = state.tasks.finish(task);
-        drop(state);
+        let (join, leftovers) = self.lock().tasks.finish(task, body);
         drop(leftovers);
         if let Some(join) = join {
             join.wake();
@@ -374,7 +414,7 @@ impl World {
 impl State {
     /// A slot for the future that `run` polls itself.
     pub(super) fn begin_root(&mut self, place: &'static Location<'static>) -> u32 {
-        let slot = self.tasks.begin(place, Some("the future being run".into()));
+        let slot = self.tasks.begin(Some(format!("the future run at {place}").into()));
         self.enqueue(slot);
         slot
     }

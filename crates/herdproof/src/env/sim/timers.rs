@@ -36,8 +36,6 @@ pub(super) struct Timers {
     /// Timers in the queue that were cancelled.
     cancelled: usize,
     foreign: Slab<Foreign>,
-    /// Room for the timers of one tick.
-    batch: Vec<Timer>,
 }
 
 #[derive(Default)]
@@ -71,9 +69,7 @@ impl World {
     pub(in crate::env) fn poll_timer(&self, at: Tick, timer: Option<Timer>, waker: &Waker) -> Result<Tick, Timer> {
         let now = self.now();
         if at <= now {
-            if let Some(timer) = timer {
-                self.cancel_timer(timer);
-            }
+            // Its timer has fired: all those of a tick do before any task runs at that tick.
             return Ok(now);
         }
         if at == Tick::MAX {
@@ -107,40 +103,36 @@ impl World {
         drop(waker);
     }
 
-    /// Lets time pass to the next event, if that is not after `limit`; false if nothing happens until then.
+    /// Lets time pass to the next event, if that is not after `limit`, and wakes everybody who waited for that tick; false
+    /// if nothing happens until the limit.
     pub(super) fn advance(&self, state: &mut MutexGuard<'_, State>, limit: Tick) -> bool {
-        let mut batch = std::mem::take(&mut state.timers.batch);
+        if state.timers.queue.upcoming().is_empty() {
+            state.look_ahead(limit);
+        }
+        let mut happened = false;
         let mut until = limit.as_nanos();
         while let Some((tick, timer)) = state.timers.queue.pop_until(until) {
-            if state.is_pending(timer) {
-                // The clock moves only for a timer that somebody still waits for.
-                until = tick;
-                batch.push(timer);
-            } else {
+            let Some(waker) = state.fire(timer) else {
                 state.timers.cancelled = state.timers.cancelled.saturating_sub(1);
+                continue;
+            };
+            // The clock moves only for a timer that somebody still waits for.
+            happened = true;
+            until = tick;
+            self.pass_to(Tick::from_nanos(tick));
+            if let Wake::Foreign(waker) = waker {
+                MutexGuard::unlocked(state, || waker.wake());
             }
         }
-        let happened = !batch.is_empty();
-        if happened {
-            self.pass_to(Tick::from_nanos(until));
-        }
-        for timer in batch.drain(..) {
-            match timer.foreign() {
-                None => {
-                    state.tasks.disarm(timer.target);
-                    state.enqueue(timer.target);
-                }
-                Some(index) if state.is_pending(timer) => {
-                    let waker = state.timers.foreign.get_mut(index).waker.take();
-                    state.timers.foreign.release(index);
-                    MutexGuard::unlocked(state, || waker.map(Waker::wake));
-                }
-                Some(_) => {}
-            }
-        }
-        state.timers.batch = batch;
         happened
     }
+}
+
+/// What is left to do for a timer that fired.
+enum Wake {
+    /// Its task is in the queue.
+    Done,
+    Foreign(Waker),
 }
 
 impl State {
@@ -156,6 +148,33 @@ impl State {
         });
         self.timers.queue.push(at.as_nanos(), timer);
         timer
+    }
+
+    /// Reads a little of every task that is due soon. The reads do not depend on each other, so the processor fetches them
+    /// side by side; left to the polls, each would be a wait of its own, which is most of what a large crowd costs.
+    fn look_ahead(&mut self, limit: Tick) {
+        let State { timers, tasks, .. } = self;
+        timers.queue.load(limit.as_nanos());
+        let due = timers.queue.upcoming().iter().filter(|(_, timer)| timer.foreign().is_none());
+        std::hint::black_box(due.fold(0, |seen, (_, timer)| seen ^ tasks.look_at(timer.target)));
+    }
+
+    /// `None` if the timer was cancelled.
+    fn fire(&mut self, timer: Timer) -> Option<Wake> {
+        match timer.foreign() {
+            None => {
+                if self.tasks.fire(timer.target, timer.ticket)? {
+                    self.ready.push_back(timer.target);
+                }
+                Some(Wake::Done)
+            }
+            Some(index) => {
+                let foreign = self.timers.foreign.get_mut(index);
+                let waker = foreign.waker.take_if(|_| foreign.ticket == timer.ticket)?;
+                self.timers.foreign.release(index);
+                Some(Wake::Foreign(waker))
+            }
+        }
     }
 
     fn is_pending(&mut self, timer: Timer) -> bool {
