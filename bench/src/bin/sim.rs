@@ -103,9 +103,18 @@ fn main() -> ExitCode {
 trait Queue: Default {
     fn push(&mut self, tick: u64, entity: u32);
     fn pop(&mut self) -> (u64, u32);
+    /// Reads ahead what the next events will touch, if the queue can say what they are.
+    fn look_ahead(&mut self, _state: &[u64]) {}
 }
 
 impl Queue for EventQueue<u32> {
+    fn look_ahead(&mut self, state: &[u64]) {
+        if self.upcoming().is_empty() {
+            self.load(u64::MAX);
+            std::hint::black_box(self.upcoming().iter().fold(0, |seen, event| seen ^ state[event.1 as usize]));
+        }
+    }
+
     fn push(&mut self, tick: u64, entity: u32) {
         EventQueue::push(self, tick, entity);
     }
@@ -161,6 +170,7 @@ fn hold<Q: Queue>(entities: u32, events: u64) -> Vec<Value> {
     let mut last = 0;
     let before = cpu_time();
     for _ in 0..events {
+        queue.look_ahead(&state);
         let (tick, entity) = queue.pop();
         assert!(tick >= last, "out of order");
         last = tick;

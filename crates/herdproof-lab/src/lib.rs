@@ -1,1 +1,23 @@
-//! x
+//! Every kind of thundering herd as an experiment that anyone can run.
+//!
+//! A remedy that is only described has to be believed. A [`Scenario`] shows it: a naive arm, one arm for each remedy, and
+//! checks against the numbers that articles and papers claim. Only the outside world is modelled (origin, network,
+//! users); what the clients do is the real library, in virtual time, so the same seed gives the same report to the byte.
+//!
+//! ```
+//! use herdproof_lab::{Settings, find};
+//!
+//! let report = find("retry-wall").expect("it is in the catalogue").run(Settings { seed: 42 });
+//! assert!(report.passed());
+//! assert_eq!(report.arms[0].calls, 500);
+//! ```
+
+mod origin;
+mod report;
+mod scenario;
+mod timeline;
+
+pub use origin::Origin;
+pub use report::{Arm, Check, Parameter, Report, Source};
+pub use scenario::{Scenario, Settings, UnknownScenario, all, find};
+pub use timeline::{Shape, Timeline};

@@ -157,8 +157,6 @@ pub struct Delays {
 
 impl Delays {
     /// The delay before the next attempt.
-    // Not an iterator: it takes the chance to draw from, and never ends.
-    #[expect(clippy::should_implement_trait, reason = "an iterator cannot be given its randomness")]
     pub fn next(&mut self, rng: &Rng) -> Duration {
         let delay = draw(rng, self.backoff.range(self.attempt, self.previous));
         self.attempt = self.attempt.saturating_add(1);

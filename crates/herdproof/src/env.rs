@@ -61,7 +61,8 @@ pub struct Env {
 enum Inner {
     System(System),
     #[cfg(feature = "sim")]
-    Sim(sim::World),
+    /// Boxed because it is large and there is one per simulation.
+    Sim(Box<sim::World>),
 }
 
 impl Env {
@@ -80,7 +81,7 @@ impl Env {
     #[inline]
     pub fn now(&self) -> Tick {
         match &*self.inner {
-            Inner::System(system) => system.now(),
+            Inner::System(_) => clock::now(),
             #[cfg(feature = "sim")]
             Inner::Sim(world) => world.now(),
         }
@@ -93,7 +94,7 @@ impl Env {
     #[inline]
     pub fn coarse(&self) -> Tick {
         match &*self.inner {
-            Inner::System(system) => system.coarse(),
+            Inner::System(_) => clock::coarse(),
             #[cfg(feature = "sim")]
             Inner::Sim(world) => world.now(),
         }

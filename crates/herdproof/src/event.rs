@@ -152,7 +152,6 @@ impl Counts {
     }
 
     /// Requests that callers made per request that reached the origin; `None` before the first of those.
-    #[expect(clippy::cast_precision_loss, reason = "a ratio is read to three digits")]
     pub fn collapse_ratio(&self) -> Option<f64> {
         let origin = self.get(Metric::OriginRequests);
         (origin > 0).then(|| self.get(Metric::EdgeRequests) as f64 / origin as f64)

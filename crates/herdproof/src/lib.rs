@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
-//! | [`env`] | timing that cannot be tested: time, chance and tasks through one door |
+//! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
 //! | [`error`] | endings that cannot be told apart |
@@ -42,3 +42,16 @@ pub use backoff::Backoff;
 #[cfg(feature = "sim")]
 pub use env::sim::Sim;
 pub use env::{Env, Tick};
+
+/// The guide's and the README's code, compiled and run as doc tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/guide/backoff.md")]
+    mod backoff {}
+    #[doc = include_str!("../../../docs/guide/gates.md")]
+    mod gates {}
+    #[doc = include_str!("../../../docs/guide/sim.md")]
+    mod sim {}
+}

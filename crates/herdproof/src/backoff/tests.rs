@@ -37,7 +37,7 @@ fn sample(backoff: &Backoff, attempt: usize) -> Vec<f64> {
 fn fullest_bin(samples: &[f64], width: f64) -> f64 {
     let mut bins = std::collections::BTreeMap::new();
     for sample in samples {
-        *bins.entry((sample / width) as u64).or_insert(0.0) += 1.0;
+        *bins.entry((sample / width).floor().to_bits()).or_insert(0.0) += 1.0;
     }
     bins.into_values().fold(0.0, f64::max) / samples.len() as f64
 }
@@ -52,7 +52,7 @@ fn check_uniform(samples: &[f64], lo: f64, hi: f64) {
     let variance = samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
     let expected = (hi - lo).powi(2) / 12.0;
     assert!(samples.iter().all(|x| (lo..=hi).contains(x)));
-    assert!((mean - (lo + hi) / 2.0).abs() < 5.0 * (expected / n).sqrt(), "mean {mean} of {lo}..{hi}");
+    assert!((mean - f64::midpoint(lo, hi)).abs() < 5.0 * (expected / n).sqrt(), "mean {mean} of {lo}..{hi}");
     // The variance of a uniform sample's variance is (1/80 - 1/144) range^4 / n.
     let error = (hi - lo).powi(2) * (0.005_556 / n).sqrt();
     assert!((variance - expected).abs() < 5.0 * error, "variance {variance}, expected {expected}");
@@ -171,7 +171,7 @@ proptest! {
     #[test]
     fn whatever_the_numbers_the_range_is_ordered_and_within_the_cap(
         base in any::<u64>(), cap in any::<u64>(), previous in any::<u64>(), attempt in any::<u32>(),
-        growth in 0..3, jitter in 0..4
+        growth in 0..3, jitter in 0..4usize
     ) {
         let base = Duration::from_nanos(base);
         let cap = Duration::from_nanos(cap);
@@ -180,7 +180,7 @@ proptest! {
             1 => Backoff::linear(base),
             _ => Backoff::exponential(base),
         };
-        let jitter = [Jitter::None, Jitter::Full, Jitter::Equal, Jitter::Decorrelated][jitter as usize];
+        let jitter = [Jitter::None, Jitter::Full, Jitter::Equal, Jitter::Decorrelated][jitter];
         let range = backoff.cap(cap).jitter(jitter).range(attempt, Duration::from_nanos(previous));
         prop_assert!(range.start() <= range.end());
         prop_assert!(*range.end() <= cap);

@@ -52,7 +52,6 @@ impl Rng {
 
     /// Uniform in `[0, 1)`, with 53 bits.
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a mantissa exactly")]
     pub fn unit(&self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -104,15 +103,14 @@ fn draw(key: u64, n: u64) -> u64 {
 }
 
 fn below(bits: u64, n: u64) -> u64 {
-    #[expect(clippy::cast_possible_truncation, reason = "the product's upper half is below n")]
-    let scaled = ((u128::from(bits) * u128::from(n)) >> 64) as u64;
-    scaled
+    // The upper half of the product is below n.
+    ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }
 
 /// The golden ratio's fraction in 64 bits: consecutive counters land far apart.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A bijection in which every bit of the input flips about half the bits of the output (SplitMix64's finalizer).
+/// A bijection in which every bit of the input flips about half the bits of the output (the finalizer of `SplitMix64`).
 fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -90,7 +90,7 @@ struct Root<'a> {
 impl Sim {
     /// A new world at tick zero. Everything random in it follows from the seed.
     pub fn new(seed: u64) -> Sim {
-        Sim { env: Env::over(Inner::Sim(World::new(seed))), spare: None }
+        Sim { env: Env::over(Inner::Sim(Box::new(World::new(seed)))), spare: None }
     }
 
     /// Lets the seed, rather than the order of asking, decide who goes first among those who can run at one instant.

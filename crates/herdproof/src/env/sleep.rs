@@ -10,7 +10,7 @@ use std::{
 
 #[cfg(feature = "sim")]
 use super::sim::Timer;
-use super::{Inner, tick::Tick};
+use super::{Inner, clock, tick::Tick};
 
 /// The future of [`Env::sleep_until`](super::Env::sleep_until); gives the tick it woke at.
 ///
@@ -45,7 +45,7 @@ impl Future for Sleep {
         let now = match &**env {
             Inner::System(system) => {
                 if let Armed::Not = armed {
-                    let now = system.now();
+                    let now = clock::now();
                     if now >= *at {
                         return Poll::Ready(now);
                     }
@@ -54,7 +54,7 @@ impl Future for Sleep {
                 if let Armed::System(sleep) = armed {
                     ready!(sleep.as_mut().poll(cx));
                 }
-                system.now().max(*at)
+                clock::now().max(*at)
             }
             #[cfg(feature = "sim")]
             Inner::Sim(world) => {

@@ -9,8 +9,6 @@ use std::{
 
 use tokio::{runtime::Handle, task::JoinHandle};
 
-use super::{clock, tick::Tick};
-
 pub(super) struct System {
     /// The runtime it was made in, so that threads outside of it can sleep and spawn too.
     runtime: Option<Handle>,
@@ -30,16 +28,6 @@ impl System {
 
     pub(super) fn count_stream(&self) -> u64 {
         self.streams.fetch_add(1, Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(super) fn now(&self) -> Tick {
-        clock::now()
-    }
-
-    #[inline]
-    pub(super) fn coarse(&self) -> Tick {
-        clock::coarse()
     }
 
     #[track_caller]

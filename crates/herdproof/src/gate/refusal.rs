@@ -58,16 +58,8 @@ impl Refusal {
 
 impl Why {
     /// Every reason there is.
-    pub const ALL: [Why; 8] = [
-        Why::Tripped,
-        Why::Rate,
-        Why::Concurrency,
-        Why::Queue,
-        Why::Deadline,
-        Why::Shed,
-        Why::Throttled,
-        Why::Budget,
-    ];
+    pub const ALL: [Why; 8] =
+        [Why::Tripped, Why::Rate, Why::Concurrency, Why::Queue, Why::Deadline, Why::Shed, Why::Throttled, Why::Budget];
 
     /// The word for it in metrics and logs.
     pub const fn as_str(self) -> &'static str {

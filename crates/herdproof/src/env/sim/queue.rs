@@ -54,7 +54,8 @@ pub struct EventQueue<T> {
     base: u64,
     /// Whether the front spans more than one tick, so that dealing it out can make it shorter.
     divisible: bool,
-    buckets: Box<[[Bucket; 256]; LEVELS]>,
+    /// `LEVELS` times 256.
+    buckets: Vec<[Bucket; 256]>,
     /// One bit per bucket that holds something.
     occupied: [[u64; 4]; LEVELS],
     chunks: Vec<Chunk<T>>,
@@ -89,7 +90,7 @@ impl<T: Copy> EventQueue<T> {
             edge: 0,
             base: 0,
             divisible: false,
-            buckets: Box::new([[EMPTY; 256]; LEVELS]),
+            buckets: vec![[EMPTY; 256]; LEVELS],
             occupied: [[0; 4]; LEVELS],
             chunks: Vec::new(),
             spare: NONE,
@@ -138,6 +139,9 @@ impl<T: Copy> EventQueue<T> {
     }
 
     /// Sees to it that some events are [`upcoming`](EventQueue::upcoming), if any are due by `limit`.
+    ///
+    /// A model with much state can read what these events will touch before it pops the first of them: reads that do not
+    /// depend on each other are fetched side by side, and waiting for memory is most of what a large model does.
     #[inline]
     pub fn load(&mut self, limit: u64) {
         if self.head == self.front.len() {
@@ -267,9 +271,9 @@ impl<T: Copy> EventQueue<T> {
     #[inline]
     fn put(&mut self, tick: u64, item: T) {
         let level = (63 - ((tick ^ self.base) | 1).leading_zeros() as usize) / 8;
-        let index = (tick >> (8 * level)) as usize & 0xff;
+        let index = usize::from((tick >> (8 * level)).to_le_bytes()[0]);
         let bucket = &mut self.buckets[level][index];
-        if bucket.len as usize % CHUNK == 0 {
+        if (bucket.len as usize).is_multiple_of(CHUNK) {
             let chunk = match self.spare {
                 NONE => {
                     self.chunks.push(Chunk { events: Vec::with_capacity(CHUNK), next: NONE });

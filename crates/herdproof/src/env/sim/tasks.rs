@@ -92,9 +92,9 @@ pin_project! {
     // In this order, so that looking at both ends fetches what lies between.
     #[repr(C)]
     struct Task<F: Future> {
-        place: u32,
         #[pin]
         work: Work<F>,
+        place: u32,
     }
 }
 
@@ -266,7 +266,7 @@ impl Tasks {
         let Tasks { slots, names, places, .. } = self;
         let live = slots.iter_mut().filter(|(_, slot)| slot.stage == Stage::Live);
         live.map(|(task, slot)| {
-            let name = names.get(&task).map_or_else(|| format!("task {task}"), |name| name.to_string());
+            let name = names.get(&task).map_or_else(|| format!("task {task}"), ToString::to_string);
             match slot.body.as_ref().and_then(|body| places.get(body.place() as usize)) {
                 Some(place) => format!("{name} ({place})"),
                 None => name,
@@ -449,9 +449,9 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let bound = self.task.load(Ordering::Relaxed);
-        let (task, generation) = (bound as u32, (bound >> 32) as u32);
+        let task = u32::try_from(bound & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let state = &mut *self.env.world().lock();
-        if state.tasks.slots.get_mut(task).generation == generation {
+        if u64::from(state.tasks.slots.get_mut(task).generation) == bound >> 32 {
             state.enqueue(task);
         }
     }

@@ -69,12 +69,12 @@ impl Wake for Flag {
 async fn join_with_own_wakers<F: Future + Unpin>(mut futures: Vec<F>) -> usize {
     let mut flags: Vec<Option<Arc<Flag>>> = futures.iter().map(|_| None).collect();
     let mut left = futures.len();
-    let mut wakes = 0;
+    let mut woken = 0;
     poll_fn(|cx| {
         for (future, flag) in futures.iter_mut().zip(&mut flags) {
             let flag = match flag {
                 Some(flag) if flag.0.swap(0, Ordering::Relaxed) > 0 => {
-                    wakes += 1;
+                    woken += 1;
                     flag
                 }
                 Some(_) => continue,
@@ -88,7 +88,7 @@ async fn join_with_own_wakers<F: Future + Unpin>(mut futures: Vec<F>) -> usize {
         if left == 0 { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    wakes
+    woken
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn two_streams_of_one_name_do_not_draw_in_step() {
 fn maps_with_the_worlds_hasher_show_the_same_order_for_the_same_seed() {
     let order = |seed| {
         let sim = Sim::new(seed);
-        let mut map = std::collections::HashMap::with_hasher(sim.env().hasher("map"));
-        map.extend((0..100).map(|n| (n, ())));
-        map.into_keys().collect::<Vec<i32>>()
+        let mut set = std::collections::HashSet::with_hasher(sim.env().hasher("map"));
+        set.extend(0..100);
+        set.into_iter().collect::<Vec<i32>>()
     };
     assert_eq!(order(1), order(1));
     assert_ne!(order(1), order(2));
@@ -271,7 +271,10 @@ fn a_deadlock_names_who_waits_and_since_when() {
     assert_eq!(deadlock.waiting.len(), 3, "{deadlock}");
     assert!(deadlock.waiting[0].starts_with("origin (") && deadlock.waiting[0].contains("tests.rs"), "{deadlock}");
     let text = deadlock.to_string();
-    assert!(text.starts_with("deadlock at 7ms: nothing can run, no timer is pending, and 3 tasks wait: origin"), "{text}");
+    assert!(
+        text.starts_with("deadlock at 7ms: nothing can run, no timer is pending, and 3 tasks wait: origin"),
+        "{text}"
+    );
     // The future that was given up is no longer among those who wait.
     assert_eq!(sim.finish().unwrap_err().waiting.len(), 2);
 }

@@ -1,0 +1,37 @@
+//! The one binary, `herdproof`: arguments in, text or JSON out, an exit code.
+//!
+//! Exit codes: 0 fine, 1 something was found or failed, 2 the command line was wrong, 3 input or output failed.
+
+mod args;
+mod lab;
+mod manual;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command, LabCommand};
+use output::{Failure, Output};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut output = Output::new();
+    let done = match args.command {
+        Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
+        Command::Lab { command: LabCommand::Run { name, seed, json } } => lab::run(&mut output, &name, seed, json),
+        Command::Completions { shell } => manual::completions(&mut output, shell),
+        Command::Man { dir } => manual::man(&mut output, dir.as_deref()),
+    };
+    output.finish(done)
+}
+
+/// Either everything was fine, or something was found that a script should learn of.
+type Done = Result<Verdict, Failure>;
+
+/// What a command that worked has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    Found,
+}

@@ -1,0 +1,78 @@
+//! The only place that prints, and that turns an ending into an exit code.
+
+use std::{
+    error::Error,
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use serde::Serialize;
+
+use crate::{Done, Verdict};
+
+/// Standard output, coloured where that is wanted (a terminal, and no `NO_COLOR`).
+pub(crate) struct Output(anstream::AutoStream<io::StdoutLock<'static>>);
+
+/// Why a command did not work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line asks for something that does not exist.
+    Usage { problem: String, hint: String },
+    /// Reading or writing failed.
+    Io { what: String, error: io::Error },
+}
+
+impl Output {
+    pub(crate) fn new() -> Output {
+        Output(anstream::AutoStream::auto(io::stdout().lock()))
+    }
+
+    /// Prints text that ends with a newline of its own.
+    pub(crate) fn text(&mut self, text: impl Display) -> Result<(), Failure> {
+        write!(self.0, "{text}").map_err(stdout)
+    }
+
+    /// Prints one line of JSON.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let line = serde_json::to_string(value).map_err(|error| stdout(error.into()))?;
+        writeln!(self.0, "{line}").map_err(stdout)
+    }
+
+    /// Prints bytes as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.0.write_all(bytes).map_err(stdout)
+    }
+
+    /// The exit code; says what went wrong. A reader that has seen enough (`| head`) is not a failure.
+    pub(crate) fn finish(mut self, done: Done) -> ExitCode {
+        let done = done.and_then(|verdict| self.0.flush().map_err(stdout).map(|()| verdict));
+        match done {
+            Ok(Verdict::Fine) => ExitCode::SUCCESS,
+            Ok(Verdict::Found) => ExitCode::from(1),
+            Err(Failure::Io { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(failure) => {
+                // If even that cannot be said, the exit code says it.
+                writeln!(anstream::stderr(), "{}error:{} {failure}", RED.render(), RED.render_reset()).ok();
+                ExitCode::from(if matches!(failure, Failure::Usage { .. }) { 2 } else { 3 })
+            }
+        }
+    }
+}
+
+const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
+
+fn stdout(error: io::Error) -> Failure {
+    Failure::Io { what: "cannot write to standard output".into(), error }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Usage { problem, hint } => write!(f, "{problem}\n\n{hint}"),
+            Failure::Io { what, error } => write!(f, "{what}: {error}"),
+        }
+    }
+}
+
+impl Error for Failure {}

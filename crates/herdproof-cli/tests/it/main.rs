@@ -1,0 +1,7 @@
+//! The binary, run as a user runs it.
+
+mod cli;
+mod lab;
+mod manual;
+mod reference;
+mod run;

@@ -1,0 +1,76 @@
+//! `docs/reference` is generated, and what the documents tell users to type works.
+//!
+//! To write the reference anew: `HERDPROOF_WRITE_REFERENCE=1 cargo test -p herdproof-cli reference`.
+
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
+
+use herdproof::event::{Kind, Metric};
+
+use crate::run::printed;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn check(name: &str, text: &str) {
+    let path = root().join("docs/reference").join(name);
+    if std::env::var_os("HERDPROOF_WRITE_REFERENCE").is_some() {
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("the folder can be made");
+        std::fs::write(&path, text).expect("the reference can be written");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == text,
+        "docs/reference/{name} is not what the program says; the head of this file tells how to renew it"
+    );
+}
+
+#[test]
+fn the_command_line_reference_is_what_help_says() {
+    let mut text = String::from("# The command line\n\nWhat `--help` says, generated.\n");
+    let commands: &[&[&str]] = &[&[], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
+    for command in commands {
+        let help = printed(&[command, &["--help"][..]].concat());
+        let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        let title = [&["herdproof"][..], command].concat().join(" ");
+        write!(text, "\n## `{title}`\n\n```text\n{}\n```\n", help.join("\n")).expect("strings take everything");
+    }
+    check("cli.md", &text);
+}
+
+#[test]
+fn the_metrics_reference_is_what_the_library_counts() {
+    let mut text = String::from(
+        "# Metrics\n\nWhat can be watched, generated.\n\n| name | kind | what it counts |\n|---|---|---|\n",
+    );
+    for metric in Metric::ALL {
+        let kind = match metric.kind() {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        writeln!(text, "| `{}` | {kind} | {} |", metric.name(), metric.help()).expect("strings take everything");
+    }
+    check("metrics.md", &text);
+}
+
+#[test]
+fn every_command_that_the_documents_show_works() {
+    let mut documents = vec![root().join("README.md")];
+    let guide = std::fs::read_dir(root().join("docs/guide")).expect("there is a guide");
+    documents.extend(guide.map(|entry| entry.expect("it can be read").path()));
+    let mut shown = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).expect("it can be read");
+        for line in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+            let args = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("herdproof "));
+            let Some(args) = args else { continue };
+            let args: Vec<&str> = args.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word)).collect();
+            printed(&args);
+            shown += 1;
+        }
+    }
+    assert!(shown > 0, "the README shows at least one command");
+}

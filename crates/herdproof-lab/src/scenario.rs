@@ -1,0 +1,101 @@
+//! The catalogue of experiments.
+
+mod retry_wall;
+
+use std::{error::Error, fmt};
+
+use crate::report::Report;
+
+/// An experiment: a herd, what it does to an origin, and what each remedy does to the herd.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What to call it.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub title: &'static str,
+    run: fn(Settings) -> Report,
+}
+
+/// What may differ from one run to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What everything random follows from.
+    pub seed: u64,
+}
+
+/// There is no such scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownScenario {
+    /// What was asked for.
+    pub name: String,
+    /// What may have been meant.
+    pub nearest: Option<&'static str>,
+}
+
+const CATALOGUE: &[Scenario] = &[Scenario {
+    name: "retry-wall",
+    title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
+    run: retry_wall::run,
+}];
+
+/// Every scenario there is.
+pub fn all() -> &'static [Scenario] {
+    CATALOGUE
+}
+
+/// The scenario of this name.
+pub fn find(name: &str) -> Result<&'static Scenario, UnknownScenario> {
+    let found = CATALOGUE.iter().find(|scenario| scenario.name == name);
+    found.ok_or_else(|| UnknownScenario {
+        name: name.to_string(),
+        nearest: CATALOGUE.iter().map(|scenario| scenario.name).find(|known| is_near(known, name)),
+    })
+}
+
+impl Scenario {
+    /// Runs it: every arm, then the checks.
+    pub fn run(&self, settings: Settings) -> Report {
+        (self.run)(settings)
+    }
+}
+
+/// Whether two names share most of their letters in order.
+fn is_near(known: &str, asked: &str) -> bool {
+    let mut letters = known.chars().peekable();
+    let asked = asked.to_lowercase();
+    let common = asked.chars().filter(|letter| letters.next_if_eq(letter).is_some()).count();
+    common * 2 >= known.len() || (!asked.is_empty() && known.contains(&asked))
+}
+
+impl fmt::Display for UnknownScenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no scenario called {:?}", self.name)?;
+        match self.nearest {
+            Some(nearest) => write!(f, "; did you mean {nearest:?}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for UnknownScenario {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_all_can_be_found() {
+        let names: std::collections::BTreeSet<&str> = all().iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), all().len());
+        assert!(all().iter().all(|scenario| find(scenario.name).is_ok()));
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_is_told_what_was_meant() {
+        for slip in ["retry_wall", "retrywall", "Retry-Wall", "wall", "retry-wal"] {
+            assert_eq!(find(slip).unwrap_err().nearest, Some("retry-wall"), "{slip}");
+        }
+        assert_eq!(find("quicksort").unwrap_err().nearest, None);
+        assert_eq!(find("").unwrap_err().to_string(), "there is no scenario called \"\"");
+    }
+}

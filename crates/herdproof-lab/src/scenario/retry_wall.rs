@@ -1,0 +1,186 @@
+//! A hundred clients, five attempts each, an origin that is down.
+//!
+//! Without backoff all 500 calls arrive in one instant. With exponential backoff they arrive in five spikes, each as high
+//! as the crowd, because everybody waits the same time. Full jitter makes as many calls, spread out. It cannot spread the
+//! first attempts, which nothing delays: that is for other remedies.
+//!
+//! As in the article this comes from, a client also waits after its last failed attempt, so a run ends one delay after the
+//! last call.
+
+use std::time::Duration;
+
+use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
+
+use super::Settings;
+use crate::{
+    origin::Origin,
+    report::{Arm, Check, Parameter, Report, Source},
+    timeline::Shape,
+};
+
+const CLIENTS: u64 = 100;
+const ATTEMPTS: u32 = 5;
+const BASE: Duration = Duration::from_millis(10);
+const MS: Duration = Duration::from_millis(1);
+/// Claims about chance are put to the seeds from zero up to this, whatever the run's own seed.
+const SEEDS: u64 = 1_000;
+
+pub(super) fn run(settings: Settings) -> Report {
+    let naive = herd(settings.seed, None);
+    let backoff = herd(settings.seed, Some(Jitter::None));
+    let jitter = herd(settings.seed, Some(Jitter::Full));
+    let checks = checks(&naive, &backoff, &jitter);
+    let worst = |herd: &Herd| herd.peak_after_first();
+    let summary = format!(
+        "all three make {} calls. Backoff alone turns one wall of {} into spikes of {}; full jitter leaves the first \
+         instant as it is, and after that never has more than {} calls in one millisecond.",
+        jitter.origin.calls(),
+        naive.origin.timeline().peak(),
+        worst(&backoff),
+        worst(&jitter),
+    );
+    Report {
+        scenario: "retry-wall",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("clients", CLIENTS),
+            Parameter::new("attempts", ATTEMPTS),
+            Parameter::new("base delay", format!("{} ms", BASE.as_millis())),
+            Parameter::new("origin", "down"),
+        ],
+        arms: vec![naive.arm("naive"), backoff.arm("backoff"), jitter.arm("backoff + full jitter")],
+        checks,
+        summary,
+    }
+}
+
+/// What a herd did.
+struct Herd {
+    origin: Origin,
+    /// When the last client gave up.
+    end: Duration,
+    /// The time that all clients together spent waiting.
+    waited: Duration,
+}
+
+fn herd(seed: u64, jitter: Option<Jitter>) -> Herd {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let origin = Origin::down(&env, MS);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), origin.clone(), jitter)))
+        .collect();
+    let waited = sim.run(async {
+        let mut waited = Duration::ZERO;
+        for client in clients {
+            waited += client.await.expect("a client neither panics nor is aborted");
+        }
+        waited
+    });
+    Herd { origin, end: env.now() - Tick::ZERO, waited }
+}
+
+/// Tries until its attempts are used up; gives the time it spent waiting.
+async fn client(env: Env, origin: Origin, jitter: Option<Jitter>) -> Duration {
+    let rng = env.rng("retry");
+    let mut delays = jitter.map(|jitter| Backoff::exponential(BASE).jitter(jitter).delays());
+    let mut waited = Duration::ZERO;
+    for _attempt in 0..ATTEMPTS {
+        if origin.call().is_ok() {
+            break;
+        }
+        if let Some(delays) = &mut delays {
+            let delay = delays.next(&rng);
+            env.sleep(delay).await;
+            waited += delay;
+        }
+    }
+    waited
+}
+
+impl Herd {
+    /// The highest spike apart from the first attempts, which come at once whatever the backoff.
+    fn peak_after_first(&self) -> u64 {
+        self.origin.timeline().counts().iter().skip(1).copied().max().unwrap_or(0)
+    }
+
+    fn arm(self, name: &'static str) -> Arm {
+        let timeline = self.origin.timeline();
+        let last = timeline.occupied().last().map_or(0, |(bin, _)| bin);
+        Arm {
+            name,
+            calls: self.origin.calls(),
+            peak_per_ms: timeline.peak(),
+            peak_after_first_ms: self.peak_after_first(),
+            last_call_ms: last as f64,
+            end_ms: millis(self.end),
+            mean_wait_ms: millis(self.waited) / CLIENTS as f64,
+            shape: timeline.shape(),
+            timeline,
+        }
+    }
+}
+
+fn checks(naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Check> {
+    let calls = [naive, backoff, jitter].map(|herd| herd.origin.calls());
+    let wall: Vec<_> = naive.origin.timeline().occupied().collect();
+    let spikes: Vec<_> = backoff.origin.timeline().occupied().collect();
+    let herds: Vec<Herd> = (0..SEEDS).map(|seed| herd(seed, Some(Jitter::Full))).collect();
+    let inside = herds.iter().filter(|herd| (250.0..=287.0).contains(&millis(herd.end))).count();
+    let mean = herds.iter().map(|herd| millis(herd.waited)).sum::<f64>() / (SEEDS * CLIENTS) as f64;
+    // A client's wait is a sum of independent uniform delays up to 10, 20, 40, 80 and 160 ms: 155 ms, variance 2841.7.
+    let error = 3.0 * (2841.7 / (SEEDS * CLIENTS) as f64).sqrt();
+    vec![
+        Check::equal(Source::Article, "calls in each arm", &[500; 3], &calls),
+        Check::equal(Source::Article, "naive: (ms, calls) of the wall", &vec![(0, 500)], &wall),
+        Check::equal(
+            Source::Article,
+            "backoff: (ms, calls) of each spike",
+            &vec![(0, 100), (10, 100), (30, 100), (70, 100), (150, 100)],
+            &spikes,
+        ),
+        Check::equal(
+            Source::Article,
+            "a wall, spikes, a curve",
+            &[Shape::Wall, Shape::Spikes, Shape::Curve],
+            &[naive, backoff, jitter].map(|herd| herd.origin.timeline().shape()),
+        ),
+        Check::equal(Source::Formula, "backoff: ends after base x (2^5 - 1) ms", &310.0, &millis(backoff.end)),
+        Check::at_least(
+            Source::Article,
+            format!("full jitter: ends within 250 to 287 ms in 90 % of {SEEDS} seeds (article: 267)"),
+            (SEEDS * 9 / 10) as f64,
+            inside as f64,
+        ),
+        Check::within(Source::Formula, "full jitter: mean wait is half of 310 ms", 155.0, error, mean),
+        Check::at_most(
+            Source::Formula,
+            "full jitter: highest spike after the first ms",
+            40.0,
+            jitter.peak_after_first() as f64,
+        ),
+    ]
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_articles_numbers_hold_for_many_seeds() {
+        for seed in [0, 1, 42, u64::MAX] {
+            let report = run(Settings { seed });
+            assert!(report.passed(), "{:#?}", report.checks);
+        }
+    }
+
+    #[test]
+    fn clients_of_one_seed_do_not_wait_alike() {
+        let jitter = herd(1, Some(Jitter::Full));
+        assert!(jitter.origin.timeline().occupied().count() > 100);
+    }
+}

@@ -1,0 +1,133 @@
+//! When things happened, counted in equal bins: what tells a wall from a curve.
+
+use std::time::Duration;
+
+use herdproof::Tick;
+use serde::Serialize;
+
+/// Events counted in bins of equal width, from tick zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    bin: Duration,
+    counts: Vec<u64>,
+}
+
+/// What events look like over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Nothing happened.
+    Empty,
+    /// Everything within one bin.
+    Wall,
+    /// In several bins, to each more than half of what the fullest has.
+    Spikes,
+    /// Spread out.
+    Curve,
+}
+
+impl Timeline {
+    /// An empty one. A bin is at least a nanosecond wide.
+    pub fn new(bin: Duration) -> Timeline {
+        Timeline { bin: bin.max(Duration::from_nanos(1)), counts: Vec::new() }
+    }
+
+    /// Counts one event.
+    pub fn record(&mut self, at: Tick) {
+        let bin = usize::try_from((at - Tick::ZERO).as_nanos() / self.bin.as_nanos()).unwrap_or(usize::MAX);
+        if self.counts.len() <= bin {
+            self.counts.resize(bin + 1, 0);
+        }
+        self.counts[bin] += 1;
+    }
+
+    /// How many events there were in each bin, up to the last that has any.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// How many events there were.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The most events in one bin.
+    pub fn peak(&self) -> u64 {
+        self.counts.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The bins that have any events, with how many.
+    pub fn occupied(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0)
+    }
+
+    /// What it looks like: everybody at one instant, everybody at several, or spread out.
+    pub fn shape(&self) -> Shape {
+        let peak = self.peak();
+        match self.occupied().count() {
+            0 => Shape::Empty,
+            1 => Shape::Wall,
+            _ if self.occupied().all(|(_, count)| count * 2 > peak) => Shape::Spikes,
+            _ => Shape::Curve,
+        }
+    }
+
+    /// The same events in `columns` wider bins that together cover the time up to `end`.
+    pub fn columns(&self, end: Duration, columns: usize) -> Vec<u64> {
+        let mut wide = vec![0; columns.max(1)];
+        let last = wide.len() - 1;
+        for (bin, count) in self.occupied() {
+            let at = self.bin.as_nanos() * bin as u128 * wide.len() as u128;
+            let column = at.checked_div(end.as_nanos()).and_then(|column| usize::try_from(column).ok());
+            wide[column.unwrap_or(0).min(last)] += count;
+        }
+        wide
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn timeline(at_ms: &[u32]) -> Timeline {
+        let mut timeline = Timeline::new(MS);
+        for &at in at_ms {
+            timeline.record(Tick::ZERO + MS * at);
+        }
+        timeline
+    }
+
+    #[test]
+    fn events_of_one_bin_are_one_peak() {
+        let timeline = timeline(&[0, 0, 3, 3, 3]);
+        assert_eq!((timeline.total(), timeline.peak()), (5, 3));
+        assert_eq!(timeline.occupied().collect::<Vec<_>>(), [(0, 2), (3, 3)]);
+    }
+
+    #[test]
+    fn wider_bins_lose_no_event_whatever_the_width() {
+        let timeline = timeline(&[0, 1, 5, 9, 10, 300]);
+        for columns in [0, 1, 7, 60, 1000] {
+            for end in [Duration::ZERO, MS, MS * 10, MS * 300, MS * 310] {
+                assert_eq!(timeline.columns(end, columns).iter().sum::<u64>(), 6, "{columns} columns to {end:?}");
+            }
+        }
+        assert_eq!(timeline.columns(MS * 310, 31)[..2], [4, 1]);
+    }
+
+    #[test]
+    fn the_shape_follows_from_the_counts() {
+        assert_eq!(timeline(&[]).shape(), Shape::Empty);
+        assert_eq!(timeline(&[7, 7]).shape(), Shape::Wall);
+        assert_eq!(timeline(&[0, 0, 10, 10, 10]).shape(), Shape::Spikes);
+        assert_eq!(timeline(&[0, 0, 0, 10, 11]).shape(), Shape::Curve);
+    }
+
+    #[test]
+    fn an_empty_timeline_has_no_peak() {
+        let empty = Timeline::new(Duration::ZERO);
+        assert_eq!((empty.total(), empty.peak(), empty.columns(MS, 3)), (0, 0, vec![0; 3]));
+    }
+}
