@@ -75,8 +75,8 @@ fn main() -> ExitCode {
             Case {
                 name: "clients-200000",
                 subjects: vec![
-                    Subject { name: "herdproof", run: Run::Here(clients_on_sim) },
-                    Subject { name: "tokio paused", run: Run::Here(clients_on_tokio) },
+                    Subject { name: "herdproof", run: Run::Here(|clients| clients_on_sim(clients, spread())) },
+                    Subject { name: "tokio paused", run: Run::Here(|clients| clients_on_tokio(clients, spread())) },
                 ],
                 goals: vec![
                     Goal { peer: "tokio paused", unit: "ns/event", at_least: 2.0 },
@@ -86,10 +86,20 @@ fn main() -> ExitCode {
                 instructions: false,
             },
             Case {
+                name: "in-step-200000",
+                subjects: vec![
+                    Subject { name: "herdproof", run: Run::Here(|clients| clients_on_sim(clients, &IN_STEP)) },
+                    Subject { name: "tokio paused", run: Run::Here(|clients| clients_on_tokio(clients, &IN_STEP)) },
+                ],
+                goals: vec![Goal { peer: "tokio paused", unit: "ns/event", at_least: 2.0 }],
+                ops: 200_000,
+                instructions: false,
+            },
+            Case {
                 name: "clients-1000000",
                 subjects: vec![
-                    Subject { name: "herdproof", run: Run::Here(clients_on_sim) },
-                    Subject { name: "tokio paused", run: Run::Here(clients_on_tokio) },
+                    Subject { name: "herdproof", run: Run::Here(|clients| clients_on_sim(clients, spread())) },
+                    Subject { name: "tokio paused", run: Run::Here(|clients| clients_on_tokio(clients, spread())) },
                 ],
                 goals: vec![Goal { peer: "limit", unit: "bytes/client", at_least: 200.0 }],
                 ops: 1_000_000,
@@ -184,11 +194,17 @@ fn hold<Q: Queue>(entities: u32, events: u64) -> Vec<Value> {
 
 const ATTEMPTS: u32 = 10;
 
-fn clients_on_sim(clients: u64) -> Vec<Value> {
+/// Everybody waits the same time, so that every instant has the whole crowd.
+static IN_STEP: [u64; 4096] = [10_000_000; 4096];
+
+fn spread() -> &'static [u64] {
+    Vec::leak(delays())
+}
+
+fn clients_on_sim(clients: u64, delays: &'static [u64]) -> Vec<Value> {
     measure_clients(clients, || {
         let mut sim = Sim::new(1);
         let env = sim.env();
-        let delays: &'static [u64] = Vec::leak(delays());
         for client in 0..clients {
             let env = env.scope(client);
             env.clone()
@@ -204,10 +220,9 @@ fn clients_on_sim(clients: u64) -> Vec<Value> {
     })
 }
 
-fn clients_on_tokio(clients: u64) -> Vec<Value> {
+fn clients_on_tokio(clients: u64, delays: &'static [u64]) -> Vec<Value> {
     measure_clients(clients, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let delays: &'static [u64] = Vec::leak(delays());
         runtime.block_on(async {
             let tasks: Vec<_> = (0..clients)
                 .map(|client| {

@@ -169,6 +169,19 @@ fn starting_over_forgets_how_bad_it_was() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
     #[test]
+    fn no_header_is_read_with_a_panic(header in any::<String>(), digits in "[0-9]{1,30}", days in any::<u32>()) {
+        let wall = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(u64::from(days) * 86_400);
+        let rng = env().rng("any");
+        for value in [header.as_str(), &digits, &format!("{digits} GMT")] {
+            if let Ok(hint) = RetryAfter::parse(value, wall) {
+                let wait = Backoff::exponential(MS).delays().next_after(hint, &rng);
+                prop_assert!(wait <= ms(121_000));
+            }
+        }
+        prop_assert!(RetryAfter::parse(&digits, wall).is_ok());
+    }
+
+    #[test]
     fn whatever_the_numbers_the_range_is_ordered_and_within_the_cap(
         base in any::<u64>(), cap in any::<u64>(), previous in any::<u64>(), attempt in any::<u32>(),
         growth in 0..3, jitter in 0..4usize

@@ -38,10 +38,12 @@
 //! - A panic in a task whose handle was dropped ends the run, since nobody else would hear of it.
 //! - The world is closed. Real sockets, threads and tokio's own timers are not part of it.
 
+mod handle;
 mod queue;
 mod slab;
 mod tasks;
 mod timers;
+mod waker;
 mod world;
 
 use std::{
@@ -56,8 +58,9 @@ use std::{
 };
 
 pub use queue::EventQueue;
-use tasks::{Body, TaskWaker};
-pub(super) use {tasks::SimTask, timers::Timer, world::World};
+use tasks::Body;
+use waker::TaskWaker;
+pub(super) use {handle::SimTask, timers::Timer, world::World};
 
 use super::{Env, Inner, task::Died, tick::Tick};
 use crate::error::Panic;
@@ -168,6 +171,10 @@ impl Sim {
                 }
             };
             let (mut body, own, generation) = state.tasks.enter(task);
+            let root = root.as_mut().filter(|root| root.slot == task);
+            if body.is_none() && root.is_none() {
+                continue; // It was ended after it had been woken.
+            }
             let (task_waker, waker) = match own {
                 Some(own) => (Arc::clone(&own), Waker::from(own)),
                 None => self.spare.take().unwrap_or_else(|| new_waker(&env)),
@@ -177,11 +184,11 @@ impl Sim {
             drop(state);
 
             let cx = &mut Context::from_waker(&waker);
-            let is_root = root.as_ref().is_some_and(|root| root.slot == task);
-            let polled = if is_root && let Some(root) = &mut root {
-                Ok(root.future.as_mut().poll(cx).is_ready())
-            } else {
-                catch_unwind(AssertUnwindSafe(|| body.as_mut().is_none_or(|body| body.as_mut().run(cx))))
+            let is_root = root.is_some();
+            let polled = match (&mut body, root) {
+                (Some(body), _) => catch_unwind(AssertUnwindSafe(|| body.as_mut().run(cx))),
+                (None, Some(root)) => Ok(root.future.as_mut().poll(cx).is_ready()),
+                (None, None) => Ok(true),
             };
             // The pair counts as two; a third is somebody who keeps the waker, which makes it this task's own.
             let own = if Arc::strong_count(&task_waker) == 2 {

@@ -2,25 +2,21 @@
 
 use std::{
     any::Any,
-    fmt,
     future::Future,
-    marker::PhantomData,
     panic::Location,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::Arc,
+    task::{Context, Poll, Waker},
 };
 
 use pin_project_lite::pin_project;
 
 use super::{
     slab::Slab,
+    waker::TaskWaker,
     world::{ByNumber, State, World},
 };
-use crate::env::{Inner, task::Died};
+use crate::env::task::Died;
 
 #[derive(Default)]
 pub(super) struct Tasks {
@@ -31,7 +27,7 @@ pub(super) struct Tasks {
     /// Who waits for a task's ending.
     joins: ByNumber<u32, Waker>,
     names: ByNumber<u32, Box<str>>,
-    /// Where tasks were spawned; slots keep the number.
+    /// Where tasks were spawned; the tasks keep the number.
     places: Vec<&'static Location<'static>>,
     place_numbers: ByNumber<usize, u32>,
     /// A world that has ended takes no more tasks.
@@ -76,10 +72,8 @@ pub(super) type Body = Pin<Box<dyn Run>>;
 
 /// A spawned future with room for its ending.
 pub(super) trait Run: Send {
-    /// Where the task was spawned.
-    fn place(&self) -> u32;
-    /// Whether the future has not ended.
-    fn is_under_way(&self) -> bool;
+    /// Where the task was spawned, and whether its future has ended: one lies at each end of the allocation.
+    fn ends(&self) -> (u32, bool);
     /// Polls the future; true when it has ended.
     fn run(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
     /// Drops the future and puts this ending in its place.
@@ -111,12 +105,8 @@ where
     F: Future + Send,
     F::Output: Send + 'static,
 {
-    fn place(&self) -> u32 {
-        self.place
-    }
-
-    fn is_under_way(&self) -> bool {
-        matches!(self.work, Work::Under { .. })
+    fn ends(&self) -> (u32, bool) {
+        (self.place, matches!(self.work, Work::Ended { .. }))
     }
 
     fn run(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
@@ -138,13 +128,26 @@ where
     }
 }
 
+pub(super) fn body<F>(future: F, place: u32) -> Body
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    Box::pin(Task { work: Work::Under { way: future }, place })
+}
+
 impl Tasks {
-    fn place(&mut self, place: &'static Location<'static>) -> u32 {
+    /// The number of the place that spawns a task; `None` if the world has ended.
+    pub(super) fn place(&mut self, place: &'static Location<'static>) -> Option<u32> {
+        if self.closed {
+            return None;
+        }
         let places = &mut self.places;
-        *self.place_numbers.entry(std::ptr::from_ref(place) as usize).or_insert_with(|| {
+        let number = self.place_numbers.entry(std::ptr::from_ref(place) as usize).or_insert_with(|| {
             places.push(place);
             u32::try_from(places.len() - 1).unwrap_or(u32::MAX)
-        })
+        });
+        Some(*number)
     }
 
     /// A slot for a new task, without a body yet.
@@ -158,7 +161,49 @@ impl Tasks {
         task
     }
 
-    /// Takes what is needed to poll the task; `None` as the body if there is none to poll.
+    /// A new task, observed by whoever spawned it.
+    pub(super) fn begin_observed(&mut self, name: Option<Box<str>>, body: Body) -> u32 {
+        let task = self.begin(name);
+        let slot = self.slots.get_mut(task);
+        slot.body = Some(body);
+        slot.observed = true;
+        task
+    }
+
+    /// Marks a live task for its end, and gives its body unless it is being polled: then it ends when that is over.
+    pub(super) fn doom(&mut self, task: u32) -> Option<Body> {
+        let slot = self.slots.get_mut(task);
+        if slot.stage != Stage::Live {
+            return None;
+        }
+        slot.stage = Stage::Doomed;
+        slot.body.take()
+    }
+
+    pub(super) fn is_over(&mut self, task: u32) -> bool {
+        self.closed || self.slots.get_mut(task).stage == Stage::Ended
+    }
+
+    /// The body of a task that is over, with its ending; otherwise this waker will be woken then, and another that was to
+    /// be is given back.
+    pub(super) fn join(&mut self, task: u32, waker: &Waker) -> Result<Option<Body>, Option<Waker>> {
+        if self.is_over(task) {
+            return Ok(self.slots.get_mut(task).body.take());
+        }
+        Err(self.joins.insert(task, waker.clone()))
+    }
+
+    /// Nobody holds the task's handle any more.
+    pub(super) fn unobserve(&mut self, task: u32) -> Leftovers {
+        let slot = self.slots.get_mut(task);
+        slot.observed = false;
+        if slot.stage == Stage::Ended {
+            return self.free(task);
+        }
+        Leftovers { join: self.joins.remove(&task), ..Leftovers::default() }
+    }
+
+    /// Takes what is needed to poll the task; no body if it has ended meanwhile, or is the root.
     pub(super) fn enter(&mut self, task: u32) -> (Option<Body>, Option<Arc<TaskWaker>>, u32) {
         let slot = self.slots.get_mut(task);
         slot.queued = false;
@@ -248,9 +293,22 @@ impl Tasks {
         slot.armed && slot.ticket == ticket
     }
 
-    /// Reads both ends of the task's future, for what that brings closer.
-    pub(super) fn look_at(&mut self, task: u32) -> u32 {
-        self.slots.get_mut(task).body.as_ref().map_or(0, |body| body.place() + u32::from(body.is_under_way()))
+    /// Reads what polling these tasks will need, for what that brings closer: first all the slots, then both ends of each
+    /// future.
+    pub(super) fn look_at(&mut self, tasks: impl Iterator<Item = u32> + Clone) {
+        let slots = tasks.clone().fold(0, |seen, task| seen ^ self.slots.get_mut(task).ticket);
+        let futures = tasks.fold(0, |seen, task| {
+            let body = self.slots.get_mut(task).body.as_ref();
+            seen ^ body.map_or(0, |body| {
+                let (place, ended) = body.ends();
+                place + u32::from(ended)
+            })
+        });
+        std::hint::black_box((slots, futures));
+    }
+
+    pub(super) fn is_generation(&mut self, task: u32, generation: u32) -> bool {
+        self.slots.get_mut(task).generation == generation
     }
 
     /// False if the task has ended or is in the queue already.
@@ -267,7 +325,7 @@ impl Tasks {
         let live = slots.iter_mut().filter(|(_, slot)| slot.stage == Stage::Live);
         live.map(|(task, slot)| {
             let name = names.get(&task).map_or_else(|| format!("task {task}"), ToString::to_string);
-            match slot.body.as_ref().and_then(|body| places.get(body.place() as usize)) {
+            match slot.body.as_ref().and_then(|body| places.get(body.ends().0 as usize)) {
                 Some(place) => format!("{name} ({place})"),
                 None => name,
             }
@@ -294,102 +352,6 @@ pub(super) struct Leftovers {
     body: Option<Body>,
     waker: Option<Arc<TaskWaker>>,
     join: Option<Waker>,
-}
-
-/// The simulated kind of [`Task`](crate::env::Task).
-pub(in crate::env) struct SimTask<T> {
-    env: Arc<Inner>,
-    /// `None` if the world had ended before the task could begin.
-    task: Option<u32>,
-    output: PhantomData<fn() -> T>,
-}
-
-impl<T: Send + 'static> SimTask<T> {
-    pub(in crate::env) fn spawn<F>(
-        env: &Arc<Inner>,
-        world: &World,
-        future: F,
-        place: &'static Location<'static>,
-        name: Option<Box<str>>,
-    ) -> SimTask<T>
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
-        let mut state = world.lock();
-        let place = state.tasks.place(place);
-        let closed = state.tasks.closed;
-        drop(state);
-        let task = if closed {
-            drop(future);
-            None
-        } else {
-            let body: Body = Box::pin(Task { place, work: Work::Under { way: future } });
-            let mut state = world.lock();
-            let task = state.tasks.begin(name);
-            let slot = state.tasks.slots.get_mut(task);
-            slot.body = Some(body);
-            slot.observed = true;
-            state.enqueue(task);
-            Some(task)
-        };
-        SimTask { env: Arc::clone(env), task, output: PhantomData }
-    }
-}
-
-impl<T> SimTask<T> {
-    fn world(&self) -> &World {
-        self.env.world()
-    }
-
-    pub(in crate::env) fn is_finished(&self) -> bool {
-        self.task.is_none_or(|task| self.world().lock().tasks.slots.get_mut(task).stage == Stage::Ended)
-    }
-
-    pub(in crate::env) fn abort(&self) {
-        let Some(task) = self.task else { return };
-        let mut state = self.world().lock();
-        let slot = state.tasks.slots.get_mut(task);
-        if slot.stage != Stage::Live {
-            return;
-        }
-        slot.stage = Stage::Doomed;
-        // Without a body it is being polled right now, and ends when that is over.
-        let Some(body) = slot.body.take() else { return };
-        drop(state);
-        self.world().end(task, Some(body), Died::Aborted);
-    }
-}
-
-impl<T: 'static> SimTask<T> {
-    pub(in crate::env) fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Died>> {
-        let Some(task) = self.task else { return Poll::Ready(Err(Died::Aborted)) };
-        let mut state = self.world().lock();
-        let slot = state.tasks.slots.get_mut(task);
-        if slot.stage != Stage::Ended {
-            state.tasks.joins.insert(task, cx.waker().clone());
-            return Poll::Pending;
-        }
-        let body = slot.body.take();
-        drop(state);
-        let mut ending = None;
-        if let Some(mut body) = body {
-            body.as_mut().take(&mut ending);
-        }
-        Poll::Ready(ending.expect("a task gives its output once; do not poll it again"))
-    }
-}
-
-impl<T> Drop for SimTask<T> {
-    fn drop(&mut self) {
-        let Some(task) = self.task else { return };
-        let mut state = self.world().lock();
-        let slot = state.tasks.slots.get_mut(task);
-        slot.observed = false;
-        let leftovers = if slot.stage == Stage::Ended { state.tasks.free(task) } else { Leftovers::default() };
-        let join = state.tasks.joins.remove(&task);
-        drop(state);
-        drop((leftovers, join));
-    }
 }
 
 impl World {
@@ -422,43 +384,5 @@ impl State {
     /// Ends the world: gives everything that could hold on to it, to be dropped when the lock is not held.
     pub(super) fn close(&mut self) -> impl Sized + use<> {
         (self.tasks.close(), self.timers.close())
-    }
-}
-
-/// Wakes one task. It is bound to the task anew before every poll for as long as nobody keeps a copy.
-pub(super) struct TaskWaker {
-    env: Arc<Inner>,
-    /// The slot in the lower half, its generation in the upper.
-    task: AtomicU64,
-}
-
-impl TaskWaker {
-    pub(super) fn new(env: &Arc<Inner>) -> Arc<TaskWaker> {
-        Arc::new(TaskWaker { env: Arc::clone(env), task: AtomicU64::new(0) })
-    }
-
-    pub(super) fn bind(&self, task: u32, generation: u32) {
-        self.task.store(u64::from(generation) << 32 | u64::from(task), Ordering::Relaxed);
-    }
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let bound = self.task.load(Ordering::Relaxed);
-        let task = u32::try_from(bound & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        let state = &mut *self.env.world().lock();
-        if u64::from(state.tasks.slots.get_mut(task).generation) == bound >> 32 {
-            state.enqueue(task);
-        }
-    }
-}
-
-impl<T> fmt::Debug for SimTask<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimTask").field("task", &self.task).finish_non_exhaustive()
     }
 }

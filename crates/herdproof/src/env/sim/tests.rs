@@ -341,6 +341,33 @@ fn awaiting_a_task_gives_its_output_or_its_panic_or_its_end() {
 }
 
 #[test]
+fn a_task_ended_before_its_first_poll_is_not_ended_twice() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let waiting = env.spawn_named("waiting", pending::<()>());
+    for _ in 0..10 {
+        let task = env.spawn(pending::<()>());
+        task.abort();
+    }
+    let successor = env.spawn(async { 42 });
+    assert_eq!(sim.finish().unwrap_err().waiting.len(), 1);
+    assert_eq!(sim.run(successor).unwrap(), 42);
+    waiting.abort();
+    assert!(sim.finish().is_ok());
+}
+
+#[test]
+fn who_waits_for_a_task_of_a_world_that_ended_is_told() {
+    let sim = Sim::new(1);
+    let mut task = pin!(sim.env().spawn(pending::<()>()));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(task.as_mut().poll(&mut cx).is_pending());
+    drop(sim);
+    assert!(task.is_finished());
+    assert!(matches!(task.as_mut().poll(&mut cx), Poll::Ready(Err(Died::Aborted))));
+}
+
+#[test]
 fn a_task_that_aborts_itself_ends_after_its_poll() {
     let mut sim = Sim::new(1);
     let env = sim.env();
