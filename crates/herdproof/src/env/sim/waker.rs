@@ -35,9 +35,10 @@ impl Wake for TaskWaker {
         self.wake_by_ref();
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "each half is taken for itself")]
     fn wake_by_ref(self: &Arc<Self>) {
-        let [a, b, c, d, e, f, g, h] = self.task.load(Ordering::Relaxed).to_le_bytes();
-        let (task, generation) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let bound = self.task.load(Ordering::Relaxed);
+        let (task, generation) = (bound as u32, (bound >> 32) as u32);
         let state = &mut *self.env.world().lock();
         if state.tasks.is_generation(task, generation) {
             state.enqueue(task);
