@@ -39,7 +39,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use foldhash::{SharedSeed, fast::SeedableRandomState};
+use foldhash::{
+    SharedSeed,
+    fast::{FoldHasher, SeedableRandomState},
+};
 
 pub use rng::Rng;
 pub use sleep::Sleep;
@@ -189,13 +192,26 @@ impl Env {
     }
 
     /// A hasher for a map whose order of iteration can show, so that a simulated run shows the same one every time.
-    pub fn hasher(&self, name: &str) -> impl BuildHasher + Clone + Send + Sync + fmt::Debug + 'static + use<> {
+    pub fn hasher(&self, name: &str) -> MapHasher {
         let shared = match &*self.inner {
             Inner::System(_) => SharedSeed::global_random(),
             #[cfg(feature = "sim")]
             Inner::Sim(_) => SharedSeed::global_fixed(),
         };
-        SeedableRandomState::with_seed(self.rng(name).bits(), shared)
+        MapHasher(SeedableRandomState::with_seed(self.rng(name).bits(), shared))
+    }
+}
+
+/// Hashes the keys of a map, from [`Env::hasher`].
+#[derive(Clone, Debug)]
+pub struct MapHasher(SeedableRandomState);
+
+impl BuildHasher for MapHasher {
+    type Hasher = FoldHasher<'static>;
+
+    #[inline]
+    fn build_hasher(&self) -> FoldHasher<'static> {
+        self.0.build_hasher()
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! | module | what it is against |
 //! |---|---|
+//! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
@@ -36,12 +37,14 @@ pub mod backoff;
 pub mod env;
 pub mod error;
 pub mod event;
+pub mod flight;
 pub mod gate;
 
 pub use backoff::Backoff;
 #[cfg(feature = "sim")]
 pub use env::sim::Sim;
 pub use env::{Env, Tick};
+pub use flight::Group;
 
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]

@@ -1,0 +1,325 @@
+//! One load per key, whatever callers do.
+//!
+//! When a hot key is missing, everybody who needs it loads it: 800 callers, 800 loads, and an origin that answers one in
+//! 80 ms answers none in five seconds. A [`Group`] lets the first caller of a key begin the load and everybody else share
+//! it. What makes the difference between such a thing in a demo and in production is what happens when callers leave,
+//! loads fail, panic or hang:
+//!
+//! - **The load belongs to nobody.** It is polled once in place, so a load that is ready costs no task; if it is not, it
+//!   moves to a task of its own and every caller, the first included, follows it. A caller that times out, is dropped, or
+//!   sits unpolled in a `select!` neither stops nor restarts it.
+//! - **Nobody hangs.** An error reaches everybody, and so does a panic, as [`FlightError::Panicked`]; the caller that began
+//!   the load gets the panic itself. A key is never poisoned. Every caller can have a deadline of its own.
+//! - **Nothing is left.** When the last caller leaves, the load is dropped, or allowed to finish ([`Abandon`]), and the key
+//!   is gone from the table.
+//! - **Crowds are bounded.** [`max_followers`](GroupBuilder::max_followers) caps how many wait for one key.
+//!
+//! ```
+//! use herdproof::{Env, flight::Group};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(async {
+//! let group: Group<String, u64, std::io::Error> = Group::new(&Env::system());
+//! let landed = group.run("odds/42".into(), || async { Ok(17) }).await.unwrap();
+//! assert_eq!((landed.value, landed.led, landed.shared), (17, true, false));
+//! # });
+//! ```
+//!
+//! It is not a cache: when the load has landed, the next caller begins another.
+//!
+//! For those who know Go's `singleflight`:
+//!
+//! | there | here |
+//! |---|---|
+//! | `Do` | `run(..).await`, or [`run_blocking`](Group::run_blocking) on a thread |
+//! | `DoChan` | [`Flight::channel`]; the future itself can be selected on |
+//! | `Forget` | [`forget`](Group::forget): those aboard stay aboard, and the old flight's end does not touch the new one |
+//! | `shared` | [`Landed::shared`], true for the leader too if anybody joined |
+//! | a panic in every caller; the process crashes if `DoChan` was used | the panic in the caller that began the load, [`FlightError::Panicked`] for the others |
+//! | `runtime.Goexit` in every caller | does not exist here; what unwinds is a panic |
+
+mod follower;
+mod landing;
+mod load;
+mod local;
+mod nest;
+mod outcome;
+mod shared;
+mod stats;
+mod table;
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    hash::{BuildHasher, Hash},
+    sync::{Arc, Weak},
+};
+
+pub use follower::Flight;
+pub use landing::{Landing, Linger};
+use load::Lead;
+pub use local::LocalGroup;
+use nest::FlightId;
+use outcome::Ending;
+pub use outcome::{FlightError, Landed};
+pub use shared::Abandon;
+use shared::{Closed, Home, Joined, Removal, Shared};
+pub use stats::Stats;
+use table::{Place, Table};
+
+use crate::env::{Env, MapHasher};
+
+/// Loads in progress, one for each key; see the [module](self). Cheap to clone, and clones share.
+pub struct Group<K, V, E = Infallible>(Arc<Inner<K, V, E>>);
+
+/// How a [`Group`] is made.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct GroupBuilder {
+    env: Env,
+    abandon: Abandon,
+    max_followers: u32,
+}
+
+struct Inner<K, V, E> {
+    env: Env,
+    hasher: MapHasher,
+    abandon: Abandon,
+    max_followers: u32,
+    table: Table<K, V, E>,
+    /// Itself, for the flights to find their way back.
+    home: Weak<dyn Home>,
+}
+
+impl GroupBuilder {
+    /// What becomes of a load when the last caller leaves; [`Abandon::Cancel`] unless told otherwise.
+    pub fn abandon(mut self, abandon: Abandon) -> GroupBuilder {
+        self.abandon = abandon;
+        self
+    }
+
+    /// How many callers may wait for one key beside the first; a million unless told otherwise. Beyond that, callers get
+    /// [`FlightError::Overloaded`] at once.
+    pub fn max_followers(mut self, most: u32) -> GroupBuilder {
+        // The largest number means "given up".
+        self.max_followers = most.min(u32::MAX - 2);
+        self
+    }
+
+    /// The group.
+    pub fn build<K, V, E>(self) -> Group<K, V, E>
+    where
+        K: Hash + Eq + Send + 'static,
+        V: Clone + Send + Sync + 'static,
+        E: Send + Sync + 'static,
+    {
+        let GroupBuilder { env, abandon, max_followers } = self;
+        Group(Arc::new_cyclic(|home: &Weak<Inner<K, V, E>>| {
+            let home: Weak<dyn Home> = home.clone();
+            Inner { hasher: env.hasher("flight"), env, abandon, max_followers, table: Table::new(), home }
+        }))
+    }
+}
+
+impl Group<(), (), ()> {
+    /// A group in the making.
+    pub fn builder(env: &Env) -> GroupBuilder {
+        GroupBuilder { env: env.clone(), abandon: Abandon::default(), max_followers: 1_000_000 }
+    }
+}
+
+impl<K, V, E> Group<K, V, E>
+where
+    K: Hash + Eq + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// A group with the usual settings.
+    pub fn new(env: &Env) -> Group<K, V, E> {
+        Group::builder(env).build()
+    }
+
+    /// Joins the load of this key, or begins it. By the time this returns, the load is under way or over; the [`Flight`]
+    /// is a future of its answer.
+    ///
+    /// `load` is called only if nobody loads the key. Its future is polled once here; if it is not ready it goes on as a
+    /// task of its own, outside of this task's context (task-locals, tracing spans).
+    pub fn run<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    where
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        L: FnOnce() -> F,
+    {
+        match self.0.board(key) {
+            Ok(place) => self.lead(place).run(load),
+            Err(flight) => flight,
+        }
+    }
+
+    /// As [`run`](Group::run), with a load that may be tried again: up to `retries` times more, inside the flight, so that
+    /// one blip does not fail everybody and a failing origin is not called once per caller.
+    pub fn run_retrying<F, L>(&self, key: K, retries: u32, mut load: L) -> Flight<V, E>
+    where
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        L: FnMut() -> F + Send + 'static,
+    {
+        self.run(key, move || async move {
+            let mut left = retries;
+            loop {
+                match load().await {
+                    Err(_) if left > 0 => left -= 1,
+                    outcome => return outcome,
+                }
+            }
+        })
+    }
+
+    /// As [`run`](Group::run), with a load that lands the flight before it is over, by [`Landing::land`]. Callers go on with
+    /// the value at once; newcomers get it too, until the load drops the [`Linger`] it was given for it.
+    ///
+    /// For a response whose headers are known long before its body is stored, say. A load that ends without having landed
+    /// is [`FlightError::Abandoned`], or its error. After the landing, callers who leave no longer end the load.
+    pub fn run_landing<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        L: FnOnce(Landing<V, E>) -> F,
+    {
+        match self.0.board(key) {
+            Ok(place) => {
+                let lead = self.lead(place);
+                let landing = Landing::new(lead.share());
+                lead.run(|| {
+                    let load = load(landing);
+                    async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }
+                })
+            }
+            Err(flight) => flight,
+        }
+    }
+
+    /// As [`run`](Group::run), for threads: the first caller runs the load on its own thread, the others wait with theirs.
+    ///
+    /// # Panics
+    ///
+    /// If the load panics on this thread.
+    pub fn run_blocking<L>(&self, key: K, load: L) -> Result<Landed<V>, FlightError<E>>
+    where
+        L: FnOnce() -> Result<V, E>,
+    {
+        match self.0.board(key) {
+            Ok(place) => self.lead(place).run_here(load).wait(),
+            Err(flight) => flight.wait(),
+        }
+    }
+
+    /// Lets the next caller of this key begin anew. Those aboard stay aboard, and when their load ends it does not touch
+    /// the new one. False if nobody was loading it.
+    pub fn forget(&self, key: &K) -> bool {
+        let hash = self.0.hasher.hash_one(key);
+        self.0.table.shard(hash).forget(hash, key)
+    }
+
+    /// How much was shared.
+    pub fn stats(&self) -> Stats {
+        self.0.table.shards().map(|shard| Stats { in_air: shard.len() as u64, ..shard.tally }).sum()
+    }
+
+    fn lead(&self, place: Place) -> Lead<'_, K, V, E> {
+        Lead::new(&self.0, place)
+    }
+}
+
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash + Eq + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn id(&self, place: Place) -> FlightId {
+        FlightId { group: std::ptr::from_ref(self).addr(), hash: place.hash, number: place.number }
+    }
+
+    /// The place of a flight to lead, or a seat in one that is under way.
+    fn board(&self, key: K) -> Result<Place, Flight<V, E>> {
+        let hash = self.hasher.hash_one(&key);
+        let mut shard = self.table.shard(hash);
+        if let Some((place, seat)) = shard.find(hash, &key) {
+            if nest::is_inside(self.id(place)) {
+                return Err(Flight::over(Err(FlightError::Reentrant)));
+            }
+            let shared = Arc::clone(seat.share(|| self.shared(place)));
+            match shared.join(self.max_followers) {
+                Ok(()) => {
+                    shard.tally.joins += 1;
+                    drop(shard);
+                    return Err(Flight::aboard(shared, Joined { led: false, at: self.env.coarse() }));
+                }
+                Err(Closed::Full) => {
+                    shard.tally.overloaded += 1;
+                    return Err(Flight::over(Err(FlightError::Overloaded)));
+                }
+                // Its last caller has just left and is about to take it out.
+                Err(Closed::Dead) => {
+                    shard.forget(hash, &key);
+                }
+            }
+        }
+        shard.tally.flights += 1;
+        Ok(shard.insert(hash, key))
+    }
+
+    fn shared(&self, place: Place) -> Shared<V, E> {
+        Shared::new(self.env.clone(), place, self.home.clone())
+    }
+
+    /// The load of a flight has ended: takes it out of the table, unless it lingers there, and gives what is shared of it.
+    fn ended(&self, place: Place) -> Option<Arc<Shared<V, E>>> {
+        let mut shard = self.table.shard(place.hash);
+        if let Some(lingering) = shard.seat(place)?.landed() {
+            return Some(lingering);
+        }
+        let (key, seat) = shard.remove(place)?;
+        let shared = seat.into_shared();
+        shard.tally.ended(shared.as_ref().map_or(0, |shared| shared.followers()));
+        drop(shard);
+        drop(key);
+        shared
+    }
+}
+
+impl<K, V, E> Home for Inner<K, V, E>
+where
+    K: Hash + Eq + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn remove(&self, place: Place, why: Removal) {
+        let mut shard = self.table.shard(place.hash);
+        let Some((key, seat)) = shard.remove(place) else { return };
+        let shared = seat.into_shared();
+        shard.tally.ended(shared.as_ref().map_or(0, |shared| shared.followers()));
+        shard.tally.abandoned += u64::from(why == Removal::GivenUp);
+        drop(shard);
+        drop((key, shared));
+    }
+
+    fn abandon(&self) -> Abandon {
+        self.abandon
+    }
+}
+
+impl<K, V, E> Clone for Group<K, V, E> {
+    fn clone(&self) -> Self {
+        Group(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V, E> fmt::Debug for Group<K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { abandon, max_followers, .. } = &*self.0;
+        f.debug_struct("Group").field("abandon", abandon).field("max_followers", max_followers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

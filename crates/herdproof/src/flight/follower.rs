@@ -1,0 +1,192 @@
+//! One caller's place aboard.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        mpsc::{Receiver, sync_channel},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+};
+
+use super::{
+    outcome::{FlightError, Landed},
+    shared::{Joined, Shared},
+};
+use crate::env::{Sleep, Tick};
+
+/// A caller's place aboard a flight, from [`Group::run`](super::Group::run): a future of the [`Landed`] value.
+///
+/// The load runs whether or not this is polled. Dropping it leaves the flight; the last to leave decides what becomes of
+/// the load ([`Abandon`](super::Abandon)).
+#[must_use = "a flight that is dropped is left; await it, or `detach` it to let the load finish"]
+pub struct Flight<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
+
+enum State<V, E> {
+    /// It was over before it could be shared, or never began. Empty once polled.
+    Over(Option<Result<Landed<V>, FlightError<E>>>),
+    Aboard(Aboard<V, E>),
+}
+
+struct Aboard<V, E> {
+    shared: Arc<Shared<V, E>>,
+    joined: Joined,
+    slot: Option<u32>,
+    /// Most callers have none, so it is kept apart.
+    deadline: Option<Box<Sleep>>,
+    /// Whether the answer was given.
+    done: bool,
+}
+
+impl<V, E> Flight<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    pub(super) fn over(result: Result<Landed<V>, FlightError<E>>) -> Flight<V, E> {
+        Flight(State::Over(Some(result)))
+    }
+
+    /// How many slots for waiters the flight has made.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        match &self.0 {
+            State::Over(_) => 0,
+            State::Aboard(aboard) => aboard.shared.slots(),
+        }
+    }
+
+    pub(super) fn aboard(shared: Arc<Shared<V, E>>, joined: Joined) -> Flight<V, E> {
+        Flight(State::Aboard(Aboard { shared, joined, slot: None, deadline: None, done: false }))
+    }
+
+    /// Waits no longer than until this tick, then leaves with [`FlightError::Deadline`]. The load goes on for the others.
+    pub fn by(mut self, deadline: Tick) -> Flight<V, E> {
+        if let State::Aboard(aboard) = &mut self.0 {
+            aboard.deadline = Some(Box::new(aboard.shared.env.sleep_until(deadline)));
+        }
+        self
+    }
+
+    /// Leaves without being counted as leaving: the load goes on to its end even if nobody waits for it.
+    pub fn detach(mut self) {
+        if let State::Aboard(aboard) = &mut self.0 {
+            aboard.done = true;
+        }
+    }
+
+    /// The answer on a channel instead of a future, for code that selects on channels. The load goes on to its end.
+    pub fn channel(self) -> Receiver<Result<Landed<V>, FlightError<E>>> {
+        let (to, from) = sync_channel(1);
+        match &self.0 {
+            State::Over(Some(result)) => drop(to.try_send(result.clone())),
+            State::Over(None) => {}
+            State::Aboard(aboard) => aboard.shared.send(to, aboard.joined),
+        }
+        self.detach();
+        from
+    }
+
+    /// Waits for the answer with the whole thread; for threads, not for tasks, and not in a simulation.
+    pub fn wait(self) -> Result<Landed<V>, FlightError<E>> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        let mut flight = std::pin::pin!(self);
+        loop {
+            if let Poll::Ready(answer) = flight.as_mut().poll(&mut cx) {
+                return answer;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl<V, E> Aboard<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed<V>, FlightError<E>>> {
+        if let Some(answer) = self.shared.answer(self.joined) {
+            self.done = true;
+            return Poll::Ready(answer);
+        }
+        if let Some(deadline) = &mut self.deadline
+            && Pin::new(&mut **deadline).poll(cx).is_ready()
+        {
+            self.done = true;
+            self.shared.leave(self.slot.take());
+            return Poll::Ready(Err(FlightError::Deadline));
+        }
+        if self.shared.wait(&mut self.slot, cx.waker()) {
+            return Poll::Pending;
+        }
+        self.done = true;
+        self.shared.answer(self.joined).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<V, E> Future for Flight<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    type Output = Result<Landed<V>, FlightError<E>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (answer, led) = match &mut self.0 {
+            State::Over(result) => (result.take().expect("a flight gives its answer once"), true),
+            State::Aboard(aboard) => match aboard.poll(cx) {
+                Poll::Ready(answer) => (answer, aboard.joined.led),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        match answer {
+            // The one who began the load is the one in whose code it panicked.
+            Err(FlightError::Panicked(panic)) if led => panic.resume(),
+            answer => Poll::Ready(answer),
+        }
+    }
+}
+
+// Nothing is pinned: the sleep can be moved, and the rest is shared.
+impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Unpin for Flight<V, E> {}
+
+impl<V, E> Drop for Flight<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        if let State::Aboard(aboard) = &mut self.0
+            && !aboard.done
+        {
+            aboard.shared.leave(aboard.slot.take());
+        }
+    }
+}
+
+impl<V, E> fmt::Debug for Flight<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let landed = match &self.0 {
+            State::Over(_) => true,
+            State::Aboard(aboard) => aboard.shared.is_landed(),
+        };
+        f.debug_struct("Flight").field("landed", &landed).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+//! Landing before the load is over.
+
+use std::fmt;
+
+use super::{load::Lander, outcome::Ending, shared::Removal};
+
+/// The right to land a flight early, given to the load by [`Group::run_landing`](super::Group::run_landing).
+#[must_use = "a load that ends without landing gives its callers nothing"]
+pub struct Landing<V: Clone, E>(Lander<V, E>);
+
+/// While this is kept, newcomers get the value that landed. Dropping it lets the next one begin a load of its own.
+#[must_use = "dropping it at once means that nobody else gets the value"]
+pub struct Linger<V: Clone, E>(Lander<V, E>);
+
+impl<V: Clone, E> Landing<V, E> {
+    pub(super) fn new(lander: Lander<V, E>) -> Landing<V, E> {
+        Landing(lander)
+    }
+
+    /// Gives everybody aboard this value, now.
+    pub fn land(self, value: V) -> Linger<V, E> {
+        let Landing(lander) = self;
+        lander.shared.land(Ending::Value(value));
+        Linger(lander)
+    }
+}
+
+impl<V: Clone, E> Drop for Linger<V, E> {
+    fn drop(&mut self) {
+        self.0.home.remove(self.0.shared.place, Removal::Landed);
+    }
+}
+
+impl<V: Clone, E> fmt::Debug for Landing<V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Landing")
+    }
+}
+
+impl<V: Clone, E> fmt::Debug for Linger<V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Linger")
+    }
+}

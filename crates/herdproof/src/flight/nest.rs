@@ -1,0 +1,53 @@
+//! Which flights the present thread is in the middle of loading, so that a load that asks for its own key is refused rather
+//! than left waiting for itself.
+
+use std::cell::RefCell;
+
+thread_local! {
+    static AROUND: RefCell<Vec<FlightId>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A flight's identity across all groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlightId {
+    /// The address of the group, which lives as long as any of its flights.
+    pub(super) group: usize,
+    pub(super) hash: u64,
+    pub(super) number: u64,
+}
+
+/// Whether this flight's load is what is running.
+pub(super) fn is_inside(id: FlightId) -> bool {
+    AROUND.with_borrow(|around| around.contains(&id))
+}
+
+/// The flights around the present one, from the outermost.
+pub(super) fn around() -> Vec<FlightId> {
+    AROUND.with_borrow(Clone::clone)
+}
+
+/// Runs `load` inside one flight more.
+pub(super) fn within<T>(id: FlightId, load: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            AROUND.with_borrow_mut(Vec::pop);
+        }
+    }
+    AROUND.with_borrow_mut(|around| around.push(id));
+    let _leave = Leave;
+    load()
+}
+
+/// Runs `load` inside exactly these flights: a spawned load takes along what was around it when it began.
+pub(super) fn exactly<T>(chain: &mut Vec<FlightId>, load: impl FnOnce() -> T) -> T {
+    struct Restore<'a>(&'a mut Vec<FlightId>);
+    impl Drop for Restore<'_> {
+        fn drop(&mut self) {
+            AROUND.with_borrow_mut(|around| std::mem::swap(around, self.0));
+        }
+    }
+    AROUND.with_borrow_mut(|around| std::mem::swap(around, chain));
+    let _restore = Restore(chain);
+    load()
+}

@@ -1,0 +1,302 @@
+//! What those aboard one flight share: its ending, and who is to be told of it.
+
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU32, Ordering},
+        mpsc::SyncSender,
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    outcome::{Ending, FlightError, Landed},
+    table::Place,
+};
+use crate::env::{Env, Task, Tick};
+
+/// The number of callers of a flight that was given up; nobody can join it any more.
+const DEAD: u32 = u32::MAX;
+
+pub(super) struct Shared<V, E> {
+    pub(super) env: Env,
+    /// Written once, by whoever lands the flight, before anybody is woken.
+    ending: OnceLock<(Ending<V, E>, Tick)>,
+    /// Callers who have not left, the leader among them; `DEAD` once the flight is given up.
+    callers: AtomicU32,
+    /// Callers beyond the first, ever.
+    followers: AtomicU32,
+    waiting: Mutex<Waiting<V, E>>,
+    pub(super) place: Place,
+    home: Weak<dyn Home>,
+}
+
+struct Waiting<V, E> {
+    waiters: Vec<Option<Waiter<V, E>>>,
+    free: Vec<u32>,
+    /// Present while the load runs on its own.
+    load: Option<Task<()>>,
+    /// When somebody last left.
+    left_at: Tick,
+    /// Whether a task waits to give the flight up.
+    watched: bool,
+}
+
+enum Waiter<V, E> {
+    Waker(Waker),
+    Channel { to: SyncSender<Result<Landed<V>, FlightError<E>>>, seat: Joined },
+}
+
+/// What a caller needs to know of itself to say how it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joined {
+    pub(super) led: bool,
+    pub(super) at: Tick,
+}
+
+/// The group as its flights see it.
+pub(super) trait Home: Send + Sync {
+    /// Takes the flight out of the table, if it is still there.
+    fn remove(&self, place: Place, why: Removal);
+    /// What becomes of a load when the last caller leaves.
+    fn abandon(&self) -> Abandon;
+}
+
+/// Why a flight leaves the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    Landed,
+    GivenUp,
+}
+
+/// What becomes of a load when the last caller leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Abandon {
+    /// It is dropped: nobody wants it.
+    #[default]
+    Cancel,
+    /// It goes on, and newcomers may join it; but not for longer than this after the last one left.
+    Finish {
+        /// How long.
+        within: Duration,
+    },
+}
+
+/// A flight cannot be joined.
+pub(super) enum Closed {
+    /// It was given up; begin another.
+    Dead,
+    /// As many callers are aboard as may be.
+    Full,
+}
+
+impl<V: Clone, E> Shared<V, E> {
+    /// A flight with its leader as the one caller so far.
+    pub(super) fn new(env: Env, place: Place, home: Weak<dyn Home>) -> Shared<V, E> {
+        Shared {
+            env,
+            ending: OnceLock::new(),
+            callers: AtomicU32::new(1),
+            followers: AtomicU32::new(0),
+            waiting: Mutex::new(Waiting {
+                waiters: Vec::new(),
+                free: Vec::new(),
+                load: None,
+                left_at: Tick::ZERO,
+                watched: false,
+            }),
+            place,
+            home,
+        }
+    }
+
+    /// One caller more.
+    pub(super) fn join(&self, most: u32) -> Result<(), Closed> {
+        // A flight that landed and lingers has its answer: nobody waits there.
+        let joined = if self.is_landed() {
+            Ok(0)
+        } else {
+            self.callers.fetch_update(Ordering::AcqRel, Ordering::Acquire, |callers| {
+                (callers != DEAD && callers <= most).then(|| callers + 1)
+            })
+        };
+        match joined {
+            Ok(_) => {
+                self.followers.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(DEAD) => Err(Closed::Dead),
+            Err(_) => Err(Closed::Full),
+        }
+    }
+
+    pub(super) fn followers(&self) -> u64 {
+        u64::from(self.followers.load(Ordering::Relaxed))
+    }
+
+    /// The answer for this caller, if the flight has landed.
+    pub(super) fn answer(&self, joined: Joined) -> Option<Result<Landed<V>, FlightError<E>>> {
+        let (ending, landed_at) = self.ending.get()?;
+        Some(Result::from(ending.clone()).map(|value| Landed {
+            value,
+            led: joined.led,
+            shared: !joined.led || self.followers() > 0,
+            waited: *landed_at - joined.at,
+        }))
+    }
+
+    pub(super) fn is_landed(&self) -> bool {
+        self.ending.get().is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.waiting.lock().waiters.len()
+    }
+
+    /// Keeps the waker in the caller's slot; false if the flight has landed meanwhile.
+    pub(super) fn wait(&self, slot: &mut Option<u32>, waker: &Waker) -> bool {
+        let mut waiting = self.waiting.lock();
+        if self.is_landed() {
+            return false;
+        }
+        let replaced = match *slot {
+            Some(index) => match &mut waiting.waiters[index as usize] {
+                Some(Waiter::Waker(kept)) if kept.will_wake(waker) => None,
+                waiter => waiter.replace(Waiter::Waker(waker.clone())),
+            },
+            None => {
+                *slot = Some(waiting.take_slot(Waiter::Waker(waker.clone())));
+                None
+            }
+        };
+        drop(waiting);
+        drop(replaced);
+        true
+    }
+
+    /// Sends the answer there when it comes, or now.
+    pub(super) fn send(&self, to: SyncSender<Result<Landed<V>, FlightError<E>>>, seat: Joined) {
+        let mut waiting = self.waiting.lock();
+        match self.answer(seat) {
+            // There is room for one, and a receiver that is gone does not want it.
+            Some(answer) => drop(to.try_send(answer)),
+            None => drop(waiting.take_slot(Waiter::Channel { to, seat })),
+        }
+    }
+
+    /// A caller leaves before the flight has landed.
+    pub(super) fn leave(self: &Arc<Self>, slot: Option<u32>)
+    where
+        V: Send + Sync + 'static,
+        E: Send + Sync + 'static,
+    {
+        let mut waiting = self.waiting.lock();
+        // At the landing the whole list is taken away.
+        let waiter = slot.and_then(|index| waiting.waiters.get_mut(index as usize).and_then(Option::take));
+        if let (Some(index), true) = (slot, waiter.is_some()) {
+            waiting.free.push(index);
+        }
+        let home = self.home.upgrade().filter(|_| !self.is_landed());
+        let emptied = home.as_ref().and_then(|home| {
+            let abandon = home.abandon();
+            let left = if abandon == Abandon::Cancel { DEAD } else { 0 };
+            let leave = |callers| Some(if callers == 1 { left } else { callers - 1 });
+            let was_last = self.callers.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave) == Ok(1);
+            was_last.then_some(abandon)
+        });
+        waiting.left_at = self.env.coarse();
+        let was_watched = waiting.watched;
+        waiting.watched |= matches!(emptied, Some(Abandon::Finish { .. }));
+        drop(waiting);
+        drop(waiter);
+        match (emptied, home) {
+            (Some(Abandon::Cancel), Some(home)) => self.give_up(&*home),
+            (Some(Abandon::Finish { within }), _) if !was_watched => {
+                let watch = Arc::clone(self).watch(within);
+                self.env.spawn_named("flight/watch", watch).detach();
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until nobody has been aboard for so long, and gives the flight up then. There is one watch per flight, however
+    /// often callers come and go.
+    async fn watch(self: Arc<Self>, within: Duration) {
+        loop {
+            let now = self.env.now();
+            let until = {
+                let mut waiting = self.waiting.lock();
+                let until = waiting.left_at + within;
+                if now < until && !self.is_landed() {
+                    until
+                } else {
+                    waiting.watched = false;
+                    break;
+                }
+            };
+            self.env.sleep_until(until).await;
+        }
+        let empty = self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if empty && let Some(home) = self.home.upgrade() {
+            self.give_up(&*home);
+        }
+    }
+
+    /// Drops the load, unless it has landed: then it may be lingering, and ends by itself.
+    fn give_up(&self, home: &dyn Home) {
+        if self.is_landed() {
+            return;
+        }
+        home.remove(self.place, Removal::GivenUp);
+        let load = self.waiting.lock().load.take();
+        if let Some(load) = load {
+            load.abort();
+        }
+    }
+
+    /// Keeps the handle of the running load, so that the last caller to leave can end it.
+    pub(super) fn runs_as(&self, load: Task<()>) {
+        let mut waiting = self.waiting.lock();
+        if !self.is_landed() {
+            waiting.load = Some(load);
+        }
+    }
+
+    /// Ends the flight for everybody aboard; only the first ending counts. This one call wakes all followers, and holds no
+    /// lock while it does: the list is taken away as a whole.
+    pub(super) fn land(&self, ending: Ending<V, E>) {
+        if self.ending.set((ending, self.env.coarse())).is_err() {
+            return;
+        }
+        let mut waiting = self.waiting.lock();
+        let waiters = std::mem::take(&mut waiting.waiters);
+        let load = waiting.load.take();
+        drop(waiting);
+        drop(load);
+        for waiter in waiters.into_iter().flatten() {
+            match waiter {
+                Waiter::Waker(waker) => waker.wake(),
+                Waiter::Channel { to, seat } => {
+                    if let Some(answer) = self.answer(seat) {
+                        drop(to.try_send(answer));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<V, E> Waiting<V, E> {
+    fn take_slot(&mut self, waiter: Waiter<V, E>) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.waiters[index as usize] = Some(waiter);
+            return index;
+        }
+        self.waiters.push(Some(waiter));
+        u32::try_from(self.waiters.len() - 1).expect("fewer callers than the cap, which is a u32")
+    }
+}
