@@ -14,7 +14,7 @@ mod report;
 
 use std::process::ExitCode;
 
-pub use alloc::{Counting, live_bytes, peak_bytes, reset_peak};
+pub use alloc::{Counting, allocations, keep_memory, live_bytes, peak_bytes, reset_peak};
 pub use measure::cpu_time;
 
 /// One benchmark: a name and its cases.
@@ -53,6 +53,8 @@ pub enum Run {
     Here(fn(ops: u64) -> Vec<Value>),
     /// A Python script beside the benches, run with these arguments and then the number of operations.
     Python { script: &'static str, args: &'static [&'static str] },
+    /// A Go program beside the benches, built once and run with these arguments and then the number of operations.
+    Go { program: &'static str, args: &'static [&'static str] },
 }
 
 /// A measured value. Less is better in every unit used here.
@@ -65,7 +67,8 @@ pub struct Value {
 
 /// What a ratio is to reach.
 pub struct Goal {
-    /// Against whom; or "limit", for a goal in absolute numbers.
+    /// Against whom: a subject; "best", for whichever of them is best; another case, for ourselves in that one; or
+    /// "limit", for a goal in absolute numbers.
     pub peer: &'static str,
     /// In which unit.
     pub unit: &'static str,

@@ -9,6 +9,9 @@ use std::{
 
 use crate::{Bench, Case, Options, Run, Subject};
 
+/// Where Debian puts the libraries of Go: the programs here use nothing else.
+const GO_LIBRARIES: &str = "/usr/share/gocode";
+
 /// What one subject measured in one case and unit, over all rounds.
 pub(crate) struct Row {
     pub(crate) case: &'static str,
@@ -60,10 +63,15 @@ pub(crate) fn all(bench: &Bench, options: &Options) -> Result<Vec<Row>, String> 
         let names: Vec<&str> = bench.cases.iter().map(|case| case.name).collect();
         return Err(format!("no case begins so; there are {}", names.join(", ")));
     }
+    let go = build_go(&cases)?;
+    let is_here = |subject: &&Subject| match subject.run {
+        Run::Here(_) => true,
+        Run::Python { .. } => python.is_some(),
+        Run::Go { program, .. } => go.contains(&program),
+    };
     let mut rows: Vec<Row> = Vec::new();
     for case in cases {
-        let (here, missing): (Vec<&Subject>, Vec<&Subject>) =
-            case.subjects.iter().partition(|subject| python.is_some() || matches!(subject.run, Run::Here(_)));
+        let (here, missing): (Vec<&Subject>, Vec<&Subject>) = case.subjects.iter().partition(is_here);
         for subject in missing {
             eprintln!("{}: without {}, which is not installed", case.name, subject.name);
         }
@@ -113,15 +121,45 @@ fn measure(case: &Case, subject: &Subject, ops: u64, python: Option<&str>) -> Re
             command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).args(*args).arg(ops.to_string());
             command
         }
+        Run::Go { program, args } => {
+            let mut command = Command::new(go_binary(program)?);
+            command.args(*args).arg(ops.to_string());
+            command
+        }
     };
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{}: {error}", subject.name))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let values: Option<Vec<(String, f64)>> =
-        text.lines().map(|line| line.split_once(' ').and_then(|(u, v)| Some((u.to_string(), v.parse().ok()?)))).collect();
+        text.lines().map(|line| line.rsplit_once(' ').and_then(|(u, v)| Some((u.to_string(), v.parse().ok()?)))).collect();
     match values {
         Some(values) if output.status.success() && !values.is_empty() => Ok(values),
         _ => Err(format!("{} in {} ended with {} and said {text:?}", subject.name, case.name, output.status)),
     }
+}
+
+/// Builds the Go programs of these cases, and gives those that can be run here. What Go has to say of the others it says
+/// itself.
+fn build_go(cases: &[&Case]) -> Result<Vec<&'static str>, String> {
+    let run = |subject: &Subject| if let Run::Go { program, .. } = subject.run { Some(program) } else { None };
+    let mut programs: Vec<&str> = cases.iter().flat_map(|case| &case.subjects).filter_map(run).collect();
+    programs.dedup();
+    let mut built = Vec::new();
+    for program in programs {
+        let mut command = Command::new("go");
+        command.args(["build", "-o"]).arg(go_binary(program)?);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(program));
+        command.env("GO111MODULE", "off").env("GOPATH", GO_LIBRARIES);
+        if command.status().is_ok_and(|status| status.success()) {
+            built.push(program);
+        }
+    }
+    Ok(built)
+}
+
+/// Beside this binary, where the folder is ours to write.
+fn go_binary(program: &str) -> Result<std::path::PathBuf, String> {
+    let name = Path::new(program).file_stem().unwrap_or_default().to_string_lossy();
+    Ok(own_binary()?.with_file_name(format!("{name}-go")))
 }
 
 /// Instructions per operation: what a run twice as long costs beyond a single one.

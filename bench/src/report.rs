@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{Bench, Goal, measure::Row};
+use crate::{Bench, measure::Row};
 
 struct Ratio {
     case: &'static str,
@@ -18,30 +18,39 @@ impl Ratio {
     }
 }
 
-/// Peer divided by ours, from the minima: how many times better we are.
+/// How many times better less is than more. Two that are alike are alike, also where both are nothing.
+fn times_better(ours: f64, theirs: f64) -> f64 {
+    if ours == theirs { 1.0 } else { theirs / ours }
+}
+
+/// Peer against ours, from the minima: how many times better we are.
 fn ratios(bench: &Bench, rows: &[Row]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     for case in &bench.cases {
         let ours = case.subjects[0].name;
         for own in rows.iter().filter(|row| row.case == case.name && row.subject == ours) {
             let goal_for = |peer: &str| case.goals.iter().find(|goal| goal.peer == peer && goal.unit == own.unit);
-            for peer in rows.iter().filter(|row| row.case == case.name && row.unit == own.unit && row.subject != ours) {
-                ratios.push(Ratio {
-                    case: case.name,
-                    unit: own.unit.clone(),
-                    peer: peer.subject,
-                    ratio: peer.min() / own.min(),
-                    goal: goal_for(peer.subject).map(|goal| goal.at_least),
-                });
+            let mut compare = |peer, theirs, goal| {
+                let ratio = times_better(own.min(), theirs);
+                ratios.push(Ratio { case: case.name, unit: own.unit.clone(), peer, ratio, goal });
+            };
+            let is_same = |row: &&Row| row.unit == own.unit;
+            let peers = || rows.iter().filter(is_same).filter(|row| row.case == case.name && row.subject != ours);
+            for peer in peers() {
+                compare(peer.subject, peer.min(), goal_for(peer.subject).map(|goal| goal.at_least));
             }
-            if let Some(Goal { peer, at_least, .. }) = goal_for("limit") {
-                ratios.push(Ratio {
-                    case: case.name,
-                    unit: own.unit.clone(),
-                    peer,
-                    ratio: at_least / own.min(),
-                    goal: Some(1.0),
-                });
+            if let Some(goal) = goal_for("best")
+                && let Some(best) = peers().map(Row::min).min_by(f64::total_cmp)
+            {
+                compare(goal.peer, best, Some(goal.at_least));
+            }
+            for there in rows.iter().filter(is_same).filter(|row| row.case != case.name && row.subject == ours) {
+                if let Some(goal) = goal_for(there.case) {
+                    compare(goal.peer, there.min(), Some(goal.at_least));
+                }
+            }
+            if let Some(goal) = goal_for("limit") {
+                compare(goal.peer, goal.at_least, Some(1.0));
             }
         }
     }

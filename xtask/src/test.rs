@@ -17,7 +17,7 @@ enum Act {
     Ours(fn(&Workspace) -> Result<(), Failure>),
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step { name: "tools", act: Act::Ours(look_for_tools) },
     Step { name: "msrv", act: Act::Ours(check_oldest_rust) },
     Step { name: "fmt", act: Act::Cargo(&["fmt", "--all", "--check"]) },
@@ -29,6 +29,7 @@ const STEPS: [Step; 9] = [
     // Features unified over the workspace hide what the library forgot to ask for.
     Step { name: "bare", act: Act::Cargo(&["check", "-p", "herdproof", "--no-default-features"]) },
     Step { name: "tests", act: Act::Ours(run_tests) },
+    Step { name: "model", act: Act::Ours(check_interleavings) },
     // nextest runs none of these.
     Step { name: "doctests", act: Act::Cargo(&["test", "--doc", "--workspace", "--all-features"]) },
     Step { name: "docs", act: Act::Ours(build_docs) },
@@ -100,6 +101,12 @@ fn run_tests(workspace: &Workspace) -> Result<(), Failure> {
         &["test", "--workspace", "--all-features", "--all-targets"]
     };
     run::cargo(workspace, arguments).succeed()
+}
+
+/// The tests that run on the model checker's locks, in a target folder of their own, as their flags differ.
+fn check_interleavings(workspace: &Workspace) -> Result<(), Failure> {
+    let tests = ["test", "-p", "herdproof", "--lib", "--target-dir", "target/shuttle", "interleavings"];
+    run::cargo(workspace, &tests).env("RUSTFLAGS", "--cfg herdproof_shuttle").succeed()
 }
 
 fn build_docs(workspace: &Workspace) -> Result<(), Failure> {

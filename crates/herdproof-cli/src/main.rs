@@ -3,6 +3,7 @@
 //! Exit codes: 0 fine, 1 something was found or failed, 2 the command line was wrong, 3 input or output failed.
 
 mod args;
+mod demo;
 mod lab;
 mod manual;
 mod output;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let mut output = Output::new();
     let done = match args.command {
+        Command::Demo { clients, seed, json } => demo::run(&mut output, clients, seed, json),
         Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
         Command::Lab { command: LabCommand::Run { name, seed, json } } => lab::run(&mut output, &name, seed, json),
         Command::Completions { shell } => manual::completions(&mut output, shell),

@@ -1,5 +1,7 @@
 //! The only place that prints, and that turns an ending into an exit code.
 
+mod progress;
+
 use std::{
     error::Error,
     fmt::Display,
@@ -8,6 +10,8 @@ use std::{
 };
 
 use serde::Serialize;
+
+pub(crate) use progress::Progress;
 
 use crate::{Done, Verdict};
 
@@ -44,6 +48,12 @@ impl Output {
         self.0.write_all(bytes).map_err(stdout)
     }
 
+    /// Says something beside the output, on standard error; if it cannot be said, nothing is lost.
+    #[expect(clippy::unused_self, reason = "who may print has an Output")]
+    pub(crate) fn note(&self, text: impl Display) {
+        writeln!(anstream::stderr(), "{}note:{} {text}", YELLOW.render(), YELLOW.render_reset()).ok();
+    }
+
     /// The exit code; says what went wrong. A reader that has seen enough (`| head`) is not a failure.
     pub(crate) fn finish(mut self, done: Done) -> ExitCode {
         let done = done.and_then(|verdict| self.0.flush().map_err(stdout).map(|()| verdict));
@@ -60,6 +70,7 @@ impl Output {
     }
 }
 
+const YELLOW: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
 
 fn stdout(error: io::Error) -> Failure {

@@ -9,15 +9,22 @@
 //!
 //! let report = find("retry-wall").expect("it is in the catalogue").run(Settings { seed: 42 });
 //! assert!(report.passed());
-//! assert_eq!(report.arms[0].calls, 500);
+//! assert_eq!(report.arms[0].figure("calls"), Some(500.0));
 //! ```
 
+mod crowd;
+mod demo;
 mod origin;
+mod picture;
+pub mod real;
 mod report;
 mod scenario;
+mod slowdown;
 mod timeline;
 
+pub use demo::{Comparison, Demo, Outcome, Way};
 pub use origin::Origin;
-pub use report::{Arm, Check, Parameter, Report, Source};
+pub use report::{Arm, Check, Figure, Parameter, Report, Source};
 pub use scenario::{Scenario, Settings, UnknownScenario, all, find};
+pub use slowdown::Slowdown;
 pub use timeline::{Shape, Timeline};

@@ -2,7 +2,10 @@
 
 mod text;
 
-use std::fmt::{Debug, Display};
+use std::{
+    fmt::{Debug, Display},
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -19,6 +22,9 @@ pub struct Report {
     pub parameters: Vec<Parameter>,
     /// What each arm did, the naive one first.
     pub arms: Vec<Arm>,
+    /// How much time the pictures show at least.
+    #[serde(skip)]
+    pub span: Duration,
     /// What was claimed, and what came out.
     pub checks: Vec<Check>,
     /// The result in a sentence.
@@ -39,23 +45,35 @@ pub struct Parameter {
 pub struct Arm {
     /// What it is called.
     pub name: &'static str,
-    /// Calls that reached the origin.
-    pub calls: u64,
-    /// The most calls within one millisecond.
-    pub peak_per_ms: u64,
-    /// The most calls within one millisecond that is not the first.
-    pub peak_after_first_ms: u64,
-    /// When the last call was, in whole milliseconds.
-    pub last_call_ms: f64,
-    /// When the last client was done.
-    pub end_ms: f64,
-    /// How long a client waited in all, on average.
-    pub mean_wait_ms: f64,
+    /// What was measured; every arm of a report has the same figures in the same order.
+    #[serde(flatten, serialize_with = "by_name")]
+    pub figures: Vec<Figure>,
     /// What the calls look like over time.
     pub shape: Shape,
     /// The calls over time.
-    #[serde(rename = "calls_per_ms", serialize_with = "counts")]
+    #[serde(rename = "calls_per_bin", serialize_with = "counts")]
     pub timeline: Timeline,
+}
+
+/// One thing that was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its key in JSON; its unit is its last word.
+    pub key: &'static str,
+    /// The head of its column.
+    pub title: &'static str,
+    /// How much.
+    pub value: Measured,
+}
+
+/// A measured value, with what it takes to print it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Measured {
+    /// A number of things.
+    Count(u64),
+    /// Milliseconds.
+    Millis(f64),
 }
 
 /// Something that was claimed, put to the test.
@@ -90,6 +108,38 @@ impl Report {
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)
     }
+}
+
+impl Arm {
+    /// An arm with these figures and calls.
+    pub fn new(name: &'static str, figures: Vec<Figure>, timeline: Timeline) -> Arm {
+        Arm { name, figures, shape: timeline.shape(), timeline }
+    }
+
+    /// The figure under this key.
+    pub fn figure(&self, key: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.key == key).map(|figure| match figure.value {
+            Measured::Count(count) => count as f64,
+            Measured::Millis(millis) => millis,
+        })
+    }
+}
+
+impl Figure {
+    /// A number of things.
+    pub fn count(key: &'static str, title: &'static str, count: u64) -> Figure {
+        Figure { key, title, value: Measured::Count(count) }
+    }
+
+    /// A time.
+    pub fn time(key: &'static str, title: &'static str, time: Duration) -> Figure {
+        Figure { key, title, value: Measured::Millis(millis(time)) }
+    }
+}
+
+/// Milliseconds, to the nanosecond.
+pub(crate) fn millis(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 impl Parameter {
@@ -128,6 +178,10 @@ impl Check {
     }
 }
 
+fn by_name<S: serde::Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(figures.iter().map(|figure| (figure.key, figure.value)))
+}
+
 fn counts<S: serde::Serializer>(timeline: &Timeline, serializer: S) -> Result<S::Ok, S::Error> {
     timeline.counts().serialize(serializer)
 }
@@ -152,6 +206,7 @@ mod tests {
                 seed: 1,
                 parameters: vec![],
                 arms: vec![],
+                span: Duration::ZERO,
                 checks: vec![Check::equal(Source::Article, "fine", &1, &1), check],
                 summary: String::new(),
             };

@@ -1,6 +1,11 @@
 //! The catalogue of experiments.
 
+mod callers;
+mod hot_key;
+mod keyed_mutex;
 mod retry_wall;
+mod shared_failure;
+mod slow_leader;
 
 use std::{error::Error, fmt};
 
@@ -32,11 +37,29 @@ pub struct UnknownScenario {
     pub nearest: Option<&'static str>,
 }
 
-const CATALOGUE: &[Scenario] = &[Scenario {
-    name: "retry-wall",
-    title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
-    run: retry_wall::run,
-}];
+const CATALOGUE: &[Scenario] = &[
+    Scenario {
+        name: "retry-wall",
+        title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
+        run: retry_wall::run,
+    },
+    Scenario { name: "hot-key", title: "a hot key goes cold and everybody loads it, or one does", run: hot_key::run },
+    Scenario {
+        name: "shared-failure",
+        title: "one failed load fails everybody who shared it, unless it is tried again inside",
+        run: shared_failure::run,
+    },
+    Scenario {
+        name: "slow-leader",
+        title: "a load of 30 s and callers who can wait for one: deadlines of their own",
+        run: slow_leader::run,
+    },
+    Scenario {
+        name: "keyed-mutex",
+        title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
+        run: keyed_mutex::run,
+    },
+];
 
 /// Every scenario there is.
 pub fn all() -> &'static [Scenario] {

@@ -18,12 +18,27 @@ pub struct Timeline {
 pub enum Shape {
     /// Nothing happened.
     Empty,
+    /// One event.
+    One,
     /// Everything within one bin.
     Wall,
     /// In several bins, to each more than half of what the fullest has.
     Spikes,
     /// Spread out.
     Curve,
+}
+
+impl Shape {
+    /// What one would call it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Shape::Empty => "",
+            Shape::One => "one call",
+            Shape::Wall => "a wall",
+            Shape::Spikes => "spikes",
+            Shape::Curve => "a curve",
+        }
+    }
 }
 
 impl Timeline {
@@ -39,6 +54,11 @@ impl Timeline {
             self.counts.resize(bin + 1, 0);
         }
         self.counts[bin] += 1;
+    }
+
+    /// When the last bin that has any events is over.
+    pub fn end(&self) -> Duration {
+        self.bin.saturating_mul(u32::try_from(self.counts.len()).unwrap_or(u32::MAX))
     }
 
     /// How many events there were in each bin, up to the last that has any.
@@ -66,6 +86,7 @@ impl Timeline {
         let peak = self.peak();
         match self.occupied().count() {
             0 => Shape::Empty,
+            1 if peak == 1 => Shape::One,
             1 => Shape::Wall,
             _ if self.occupied().all(|(_, count)| count * 2 > peak) => Shape::Spikes,
             _ => Shape::Curve,
@@ -120,6 +141,7 @@ mod tests {
     #[test]
     fn the_shape_follows_from_the_counts() {
         assert_eq!(timeline(&[]).shape(), Shape::Empty);
+        assert_eq!(timeline(&[7]).shape(), Shape::One);
         assert_eq!(timeline(&[7, 7]).shape(), Shape::Wall);
         assert_eq!(timeline(&[0, 0, 10, 10, 10]).shape(), Shape::Spikes);
         assert_eq!(timeline(&[0, 0, 0, 10, 11]).shape(), Shape::Curve);

@@ -39,6 +39,7 @@ pub mod error;
 pub mod event;
 pub mod flight;
 pub mod gate;
+mod sync;
 
 pub use backoff::Backoff;
 #[cfg(feature = "sim")]
@@ -53,6 +54,8 @@ mod guide {
     mod readme {}
     #[doc = include_str!("../../../docs/guide/backoff.md")]
     mod backoff {}
+    #[doc = include_str!("../../../docs/guide/flight.md")]
+    mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
     #[doc = include_str!("../../../docs/guide/sim.md")]

@@ -38,3 +38,13 @@ fn a_script_finds_the_numbers_of_each_arm() {
     }
     assert!(json["checks"].as_array().expect("checks").iter().all(|check| check["passed"] == true));
 }
+
+#[test]
+fn every_scenario_of_the_catalogue_passes_its_own_checks() {
+    let catalogue: serde_json::Value = serde_json::from_str(&printed(&["lab", "list", "--json"])).expect("it is JSON");
+    for scenario in catalogue.as_array().expect("a list") {
+        let name = scenario["name"].as_str().expect("a name");
+        let text = printed(&["lab", "run", name, "--seed", "5"]);
+        assert!(text.contains("Summary: ") && text.contains(" 0 failed"), "{text}");
+    }
+}

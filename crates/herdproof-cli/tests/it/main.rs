@@ -1,6 +1,7 @@
 //! The binary, run as a user runs it.
 
 mod cli;
+mod demo;
 mod lab;
 mod manual;
 mod reference;

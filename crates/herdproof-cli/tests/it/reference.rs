@@ -31,7 +31,8 @@ fn check(name: &str, text: &str) {
 #[test]
 fn the_command_line_reference_is_what_help_says() {
     let mut text = String::from("# The command line\n\nWhat `--help` says, generated.\n");
-    let commands: &[&[&str]] = &[&[], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
+    let commands: &[&[&str]] =
+        &[&[], &["demo"], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
     for command in commands {
         let help = printed(&[command, &["--help"][..]].concat());
         let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();

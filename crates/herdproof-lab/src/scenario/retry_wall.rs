@@ -14,7 +14,7 @@ use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
 use super::Settings;
 use crate::{
     origin::Origin,
-    report::{Arm, Check, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Parameter, Report, Source, millis},
     timeline::Shape,
 };
 
@@ -49,6 +49,7 @@ pub(super) fn run(settings: Settings) -> Report {
             Parameter::new("origin", "down"),
         ],
         arms: vec![naive.arm("naive"), backoff.arm("backoff"), jitter.arm("backoff + full jitter")],
+        span: Duration::from_millis(310),
         checks,
         summary,
     }
@@ -86,7 +87,7 @@ async fn client(env: Env, origin: Origin, jitter: Option<Jitter>) -> Duration {
     let mut delays = jitter.map(|jitter| Backoff::exponential(BASE).jitter(jitter).delays());
     let mut waited = Duration::ZERO;
     for _attempt in 0..ATTEMPTS {
-        if origin.call().is_ok() {
+        if origin.call().await.is_ok() {
             break;
         }
         if let Some(delays) = &mut delays {
@@ -107,17 +108,15 @@ impl Herd {
     fn arm(self, name: &'static str) -> Arm {
         let timeline = self.origin.timeline();
         let last = timeline.occupied().last().map_or(0, |(bin, _)| bin);
-        Arm {
-            name,
-            calls: self.origin.calls(),
-            peak_per_ms: timeline.peak(),
-            peak_after_first_ms: self.peak_after_first(),
-            last_call_ms: last as f64,
-            end_ms: millis(self.end),
-            mean_wait_ms: millis(self.waited) / CLIENTS as f64,
-            shape: timeline.shape(),
-            timeline,
-        }
+        let figures = vec![
+            Figure::count("calls", "calls", self.origin.calls()),
+            Figure::count("peak_per_ms", "peak/ms", timeline.peak()),
+            Figure::count("peak_after_first_ms", "after 1st ms", self.peak_after_first()),
+            Figure::time("last_call_ms", "last call", MS * u32::try_from(last).unwrap_or(u32::MAX)),
+            Figure::time("end_ms", "end", self.end),
+            Figure::time("mean_wait_ms", "mean wait", self.waited / u32::try_from(CLIENTS).unwrap_or(1)),
+        ];
+        Arm::new(name, figures, timeline)
     }
 }
 
@@ -160,10 +159,6 @@ fn checks(naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Check> {
             jitter.peak_after_first() as f64,
         ),
     ]
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_nanos() as f64 / 1e6
 }
 
 #[cfg(test)]

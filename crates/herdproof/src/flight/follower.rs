@@ -9,14 +9,16 @@ use std::{
         mpsc::{Receiver, sync_channel},
     },
     task::{Context, Poll, Wake, Waker},
-    thread::Thread,
 };
 
 use super::{
     outcome::{FlightError, Landed},
     shared::{Joined, Shared},
 };
-use crate::env::{Sleep, Tick};
+use crate::{
+    env::{Sleep, Tick},
+    sync::{Thread, thread},
+};
 
 /// A caller's place aboard a flight, from [`Group::run`](super::Group::run): a future of the [`Landed`] value.
 ///
@@ -92,14 +94,14 @@ where
 
     /// Waits for the answer with the whole thread; for threads, not for tasks, and not in a simulation.
     pub fn wait(self) -> Result<Landed<V>, FlightError<E>> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = Context::from_waker(&waker);
         let mut flight = std::pin::pin!(self);
         loop {
             if let Poll::Ready(answer) = flight.as_mut().poll(&mut cx) {
                 return answer;
             }
-            std::thread::park();
+            thread::park();
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 
+use crate::sync::thread_local;
+
 thread_local! {
     static AROUND: RefCell<Vec<FlightId>> = const { RefCell::new(Vec::new()) };
 }
@@ -18,12 +20,12 @@ pub(super) struct FlightId {
 
 /// Whether this flight's load is what is running.
 pub(super) fn is_inside(id: FlightId) -> bool {
-    AROUND.with_borrow(|around| around.contains(&id))
+    AROUND.with(|around| around.borrow().contains(&id))
 }
 
 /// The flights around the present one, from the outermost.
 pub(super) fn around() -> Vec<FlightId> {
-    AROUND.with_borrow(Clone::clone)
+    AROUND.with(|around| around.borrow().clone())
 }
 
 /// Runs `load` inside one flight more.
@@ -31,10 +33,10 @@ pub(super) fn within<T>(id: FlightId, load: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
-            AROUND.with_borrow_mut(Vec::pop);
+            AROUND.with(|around| around.borrow_mut().pop());
         }
     }
-    AROUND.with_borrow_mut(|around| around.push(id));
+    AROUND.with(|around| around.borrow_mut().push(id));
     let _leave = Leave;
     load()
 }
@@ -44,10 +46,10 @@ pub(super) fn exactly<T>(chain: &mut Vec<FlightId>, load: impl FnOnce() -> T) ->
     struct Restore<'a>(&'a mut Vec<FlightId>);
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
-            AROUND.with_borrow_mut(|around| std::mem::swap(around, self.0));
+            AROUND.with(|around| std::mem::swap(&mut *around.borrow_mut(), self.0));
         }
     }
-    AROUND.with_borrow_mut(|around| std::mem::swap(around, chain));
+    AROUND.with(|around| std::mem::swap(&mut *around.borrow_mut(), chain));
     let _restore = Restore(chain);
     load()
 }

@@ -1,22 +1,19 @@
 //! What those aboard one flight share: its ending, and who is to be told of it.
 
 use std::{
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicU32, Ordering},
-        mpsc::SyncSender,
-    },
+    sync::{Arc, OnceLock, Weak, atomic::Ordering, mpsc::SyncSender},
     task::Waker,
     time::Duration,
 };
-
-use parking_lot::Mutex;
 
 use super::{
     outcome::{Ending, FlightError, Landed},
     table::Place,
 };
-use crate::env::{Env, Task, Tick};
+use crate::{
+    env::{Env, Task, Tick},
+    sync::{AtomicU32, Mutex},
+};
 
 /// The number of callers of a flight that was given up; nobody can join it any more.
 const DEAD: u32 = u32::MAX;
@@ -300,3 +297,6 @@ impl<V, E> Waiting<V, E> {
         u32::try_from(self.waiters.len() - 1).expect("fewer callers than the cap, which is a u32")
     }
 }
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;

@@ -6,20 +6,20 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::{shared::Shared, stats::Stats};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
 const SHARDS: usize = 32;
 
 pub(super) struct Table<K, V, E> {
-    shards: Box<[Padded<Mutex<Shard<K, V, E>>>]>,
+    shards: Box<[Locked<K, V, E>]>,
 }
 
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
-struct Padded<T>(T);
+struct Locked<K, V, E>(Mutex<Shard<K, V, E>>);
 
 pub(super) struct Shard<K, V, E> {
     flights: HashTable<Entry<K, V, E>>,
@@ -82,7 +82,7 @@ pub(super) struct Place {
 impl<K: Eq, V, E> Table<K, V, E> {
     pub(super) fn new() -> Table<K, V, E> {
         let shard = || Shard { flights: HashTable::new(), begun: 0, tally: Stats::default() };
-        Table { shards: (0..SHARDS).map(|_| Padded(Mutex::new(shard()))).collect() }
+        Table { shards: (0..SHARDS).map(|_| Locked(Mutex::new(shard()))).collect() }
     }
 
     pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V, E>> {

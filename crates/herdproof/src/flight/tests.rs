@@ -249,8 +249,9 @@ fn when_the_last_caller_leaves_the_load_is_dropped() {
     let held = Arc::new(());
     let inside = Arc::clone(&held);
     let flight = scene.group.run("key", || async move {
-        let _inside = inside;
-        pending().await
+        pending::<()>().await;
+        drop(inside);
+        Ok(1)
     });
     let follower = scene.run(MS);
     scene.pass(MS);
@@ -384,9 +385,7 @@ struct Grenade;
 
 impl Drop for Grenade {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("while being dropped");
-        }
+        assert!(std::thread::panicking(), "while being dropped");
     }
 }
 

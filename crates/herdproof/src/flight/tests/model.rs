@@ -99,8 +99,8 @@ impl Model {
         }
     }
 
-    fn in_air(&self) -> usize {
-        (0..self.loads.len()).filter(|&load| !self.is_over(load)).count()
+    fn in_air(&self) -> u64 {
+        (0..self.loads.len()).filter(|&load| !self.is_over(load)).count() as u64
     }
 }
 
@@ -142,7 +142,7 @@ fn play(steps: &[Step], finish: Option<u8>, shuffle: bool) -> Result<(), TestCas
             }
         }
         prop_assert_eq!(begun.load(Ordering::Relaxed) as usize, model.loads.len(), "loads begun after {:?}", step);
-        prop_assert_eq!(group.stats().in_air as usize, model.in_air(), "flights after {:?}", step);
+        prop_assert_eq!(group.stats().in_air, model.in_air(), "flights after {:?}", step);
     }
     // Whoever stayed gets the answer of the load it joined.
     for (load, flight) in callers {

@@ -1,0 +1,151 @@
+//! One load per key: what it costs alone, in a crowd, on two threads, and when loads fail or callers leave.
+//! needs: valgrind
+//!
+//! Sharing a load has four prices, and a library that is good at one is often bad at another. Most keys are asked for by
+//! one caller, so the lonely call is what a service pays all day (`uncontended`). The herd is what it is for, and there
+//! it matters what one more follower costs, in time to join, in time to be woken and in memory, and whether that grows
+//! with the crowd (`herd-*`). Errors and cancelled callers are when things go wrong in production: a failing origin must
+//! not be asked once per caller (`failing`), and a key nobody waits for any more must not stay (`leftovers`).
+//!
+//! Peers keep what they promise in different ways, which the rows show but do not explain:
+//!
+//! - moka, `quick_cache` and foyer are caches: in `uncontended` they also pay for insertion and eviction, and in the herd
+//!   for insertion. They take no part in `threads-2`, where they would answer from memory.
+//! - foyer and herdproof run a load that is not ready at once as a task of its own, so that no caller can stop it; with
+//!   all the others the first caller drives the load. For foyer's `leftovers` that means loads that still run.
+//! - `dashmap+Shared` is the recipe people write by hand: a `DashMap` of `futures::Shared`.
+//! - `Go x/sync` is measured in CPU time of the whole process, since its collector runs beside it, and has string keys.
+//!   Its calls cannot be cancelled, so it leaves nothing over. It takes part where the Debian packages `golang-go` and
+//!   `golang-golang-x-sync-dev` are installed.
+
+#[path = "flight/peers.rs"]
+mod peers;
+#[path = "flight/scenes.rs"]
+mod scenes;
+
+use std::process::ExitCode;
+
+use herdproof_bench::{Bench, Case, Counting, Goal, Run, Subject};
+use peers::{AsyncSingleflight, Foyer, Herdproof, Moka, Peer, QuickCache, SharedFuture, SingleflightAsync, Uniflight};
+use scenes::{failing, herd, leftovers, threads, uncontended};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+macro_rules! subjects {
+    ($scene:ident: $($peer:ty),+) => {
+        vec![$(Subject { name: <$peer>::NAME, run: Run::Here($scene::<$peer>) }),+]
+    };
+}
+
+fn main() -> ExitCode {
+    herdproof_bench::main(&Bench {
+        name: "flight",
+        cases: vec![
+            Case {
+                name: "uncontended",
+                subjects: with_go(
+                    &["uncontended"],
+                    subjects!(uncontended: Herdproof, SingleflightAsync, Uniflight, SharedFuture, AsyncSingleflight,
+                              QuickCache, Foyer, Moka),
+                ),
+                goals: twice_as_good_as_the_pure_ones(),
+                ops: 400_000,
+                instructions: true,
+            },
+            Case {
+                name: "herd-10000",
+                subjects: with_go(
+                    &["herd"],
+                    subjects!(herd: Herdproof, SharedFuture, Foyer, QuickCache, SingleflightAsync, AsyncSingleflight,
+                              Moka, Uniflight),
+                ),
+                goals: crowd(),
+                ops: 10_000,
+                instructions: false,
+            },
+            Case {
+                name: "herd-100000",
+                subjects: with_go(
+                    &["herd"],
+                    subjects!(herd: Herdproof, SharedFuture, Foyer, QuickCache, SingleflightAsync, AsyncSingleflight,
+                              Moka, Uniflight),
+                ),
+                goals: crowd(),
+                ops: 100_000,
+                instructions: false,
+            },
+            Case {
+                name: "herd-1000000",
+                // Without uniflight: each join walks the list of all that joined before, which a million do not survive.
+                subjects: with_go(
+                    &["herd"],
+                    subjects!(herd: Herdproof, SharedFuture, Foyer, QuickCache, SingleflightAsync, AsyncSingleflight,
+                              Moka),
+                ),
+                goals: crowd().into_iter().chain(flat_from("herd-10000")).collect(),
+                ops: 1_000_000,
+                instructions: false,
+            },
+            Case {
+                name: "threads-2",
+                // Without the caches, which would answer all but the first 64 calls from memory.
+                subjects: with_go(
+                    &["threads"],
+                    subjects!(threads: Herdproof, SingleflightAsync, Uniflight, SharedFuture, AsyncSingleflight),
+                ),
+                goals: vec![],
+                ops: 2_000_000,
+                instructions: false,
+            },
+            Case {
+                name: "failing",
+                subjects: with_go(
+                    &["failing"],
+                    subjects!(failing: Herdproof, SingleflightAsync, Uniflight, SharedFuture, AsyncSingleflight,
+                              QuickCache, Foyer, Moka),
+                ),
+                goals: vec![Goal { peer: "limit", unit: "calls", at_least: 1.0 }],
+                ops: 1_001,
+                instructions: false,
+            },
+            Case {
+                name: "leftovers",
+                subjects: subjects!(leftovers: Herdproof, SingleflightAsync, Uniflight, SharedFuture,
+                                    AsyncSingleflight, QuickCache, Foyer, Moka),
+                goals: vec![Goal { peer: "limit", unit: "bytes/key", at_least: 1.0 }],
+                ops: 100_000,
+                instructions: false,
+            },
+        ],
+    })
+}
+
+const GO: &str = "Go x/sync";
+
+fn with_go(args: &'static [&'static str], mut subjects: Vec<Subject>) -> Vec<Subject> {
+    subjects.push(Subject { name: GO, run: Run::Go { program: "peers/go/flight.go", args } });
+    subjects
+}
+
+/// The caches do more than share a load, so to be faster than they are says nothing.
+fn twice_as_good_as_the_pure_ones() -> Vec<Goal> {
+    let pure = [SingleflightAsync::NAME, Uniflight::NAME, SharedFuture::NAME, AsyncSingleflight::NAME, GO];
+    let times = pure.map(|peer| Goal { peer, unit: "ns/op", at_least: 2.0 });
+    let instructions = pure.map(|peer| Goal { peer, unit: "instructions/op", at_least: 2.0 });
+    let memory = Goal { peer: "limit", unit: "allocs/op", at_least: 2.0 };
+    times.into_iter().chain(instructions).chain([memory]).collect()
+}
+
+fn crowd() -> Vec<Goal> {
+    vec![
+        Goal { peer: "best", unit: "join ns", at_least: 1.0 },
+        Goal { peer: "best", unit: "wake ns", at_least: 0.91 },
+        Goal { peer: "limit", unit: "bytes/follower", at_least: 400.0 },
+    ]
+}
+
+/// A follower of a large crowd costs no more than half as much again as one of this small one.
+fn flat_from(small: &'static str) -> Vec<Goal> {
+    ["join ns", "wake ns"].map(|unit| Goal { peer: small, unit, at_least: 0.667 }).into()
+}

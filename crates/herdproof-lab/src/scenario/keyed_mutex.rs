@@ -1,0 +1,143 @@
+//! An autopsy: the mutex per key that everybody writes first.
+//!
+//! It lets one caller load at a time, which is not the same as loading once: whoever waited for the lock loads again, so N
+//! callers make N loads, one after another. Looking again after the lock is taken helps with that, but the map of locks
+//! still never shrinks. A flight group does neither.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use herdproof::{Env, Group, Sim};
+use parking_lot::Mutex;
+
+use super::{
+    Settings,
+    callers::{Callers, timed},
+};
+use crate::{
+    origin::{Down, Origin},
+    report::{Check, Figure, Parameter, Report, Source},
+    slowdown::Slowdown,
+};
+
+const CALLERS: u64 = 20;
+const KEYS: u64 = 50;
+const LOAD: Duration = Duration::from_millis(80);
+const BIN: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Mutex,
+    MutexAndRecheck,
+    Flight,
+}
+
+/// What all callers share: the value kept for each key, and what keeps them from loading it together.
+#[derive(Clone)]
+struct Service {
+    origin: Origin,
+    group: Group<u64, u64, Down>,
+    locks: Arc<Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>>,
+    kept: Arc<Mutex<BTreeMap<u64, u64>>>,
+}
+
+pub(super) fn run(settings: Settings) -> Report {
+    let ways = [Way::Mutex, Way::MutexAndRecheck, Way::Flight];
+    let one_key = ways.map(|way| herd(settings.seed, way, 1));
+    let many_keys = ways.map(|way| herd(settings.seed, way, KEYS));
+    let calls = one_key.each_ref().map(|(callers, _)| callers.origin.calls());
+    let left = many_keys.each_ref().map(|(_, left)| *left);
+    let serial = LOAD * u32::try_from(CALLERS).unwrap_or(u32::MAX);
+    let checks = vec![
+        Check::equal(Source::Article, "loads for one key: mutex, with re-check, flight", &[CALLERS, 1, 1], &calls),
+        Check::equal(
+            Source::Formula,
+            "mutex: the last caller waits for every load",
+            &serial,
+            &one_key[0].0.quantile(100),
+        ),
+        Check::equal(Source::Formula, "flight: everybody waits for one", &LOAD, &one_key[2].0.quantile(100)),
+        Check::equal(Source::Article, "locks or flights left after 50 keys", &[KEYS, KEYS, 0], &left),
+    ];
+    let summary = format!(
+        "a mutex per key made {} loads of one key, the last caller waited {:?}, and {} locks were left behind; a flight \
+         made {}, {:?} and {}.",
+        calls[0],
+        one_key[0].0.quantile(100),
+        left[0],
+        calls[2],
+        one_key[2].0.quantile(100),
+        left[2],
+    );
+    let names = ["mutex per key", "mutex, then look again", "flight"];
+    let arms = names.into_iter().zip(&one_key).zip(left).map(|((name, (callers, _)), left)| {
+        let mut arm = callers.arm(name);
+        arm.figures.push(Figure::count("left_after_50_keys", "left behind", left));
+        arm
+    });
+    Report {
+        scenario: "keyed-mutex",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("clients", CALLERS),
+            Parameter::new("load", format!("{} ms", LOAD.as_millis())),
+            Parameter::new("keys for the last column", KEYS),
+        ],
+        arms: arms.collect(),
+        span: serial,
+        checks,
+        summary,
+    }
+}
+
+/// Callers for each key, and how many locks or flights are left when all of them are served.
+fn herd(seed: u64, way: Way, keys: u64) -> (Callers<u64>, u64) {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let service = Service {
+        origin: Origin::up(&env, BIN, Slowdown::alone(LOAD)),
+        group: Group::new(&env),
+        locks: Arc::default(),
+        kept: Arc::default(),
+    };
+    let callers = (0..CALLERS * keys).map(|id| spawn(&env, service.clone(), way, id % keys)).collect();
+    let callers = Callers::gather(&mut sim, &service.origin, callers);
+    let left = match way {
+        Way::Flight => service.group.stats().in_air,
+        _ => service.locks.lock().len() as u64,
+    };
+    (callers, left)
+}
+
+fn spawn(env: &Env, service: Service, way: Way, key: u64) -> herdproof::env::Task<super::callers::Got<u64>> {
+    let call = async move {
+        let Service { origin, group, locks, kept } = service;
+        let known = Arc::clone(&kept);
+        let load = async move {
+            let value = origin.call().await?;
+            kept.lock().insert(key, value);
+            Ok(value)
+        };
+        if way == Way::Flight {
+            return group.run(key, || load).await.map(|landed| landed.value).map_err(|_| Down);
+        }
+        let lock = Arc::clone(locks.lock().entry(key).or_default());
+        let _locked = lock.lock().await;
+        let known = known.lock().get(&key).copied().filter(|_| way == Way::MutexAndRecheck);
+        match known {
+            Some(value) => Ok(value),
+            None => load.await,
+        }
+    };
+    env.spawn(timed(env.clone(), call))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_hold_whatever_the_seed() {
+        let report = run(Settings { seed: 3 });
+        assert!(report.passed(), "{:#?}", report.checks);
+    }
+}

@@ -1,0 +1,43 @@
+//! Locks, atomics and threads through one door, so that every interleaving of a flight's callers can be tried.
+//!
+//! With `--cfg herdproof_shuttle`, which only `cargo xtask test` sets, they are those of the model checker. Nothing else
+//! about the code differs.
+
+#[cfg(not(herdproof_shuttle))]
+pub(crate) use {
+    parking_lot::{Mutex, MutexGuard},
+    std::{
+        sync::atomic::AtomicU32,
+        thread::{self, Thread},
+        thread_local,
+    },
+};
+
+#[cfg(herdproof_shuttle)]
+pub(crate) use {
+    checked::Mutex,
+    shuttle::{
+        sync::{MutexGuard, atomic::AtomicU32},
+        thread::{self, Thread},
+        thread_local,
+    },
+};
+
+#[cfg(herdproof_shuttle)]
+mod checked {
+    use shuttle::sync::{Mutex as Checked, MutexGuard};
+
+    /// The checker's lock, with the manners of the real one: it cannot be poisoned.
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(Checked<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(Checked::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
+}
