@@ -39,7 +39,8 @@ pub fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The other end of [`measure`]: one measurement, printed as `unit value` lines.
+/// The other end of [`measure`]: one measurement, printed as `unit value` lines. Callgrind knows it by its name.
+#[inline(never)]
 pub(crate) fn work(bench: &Bench, args: &[String]) -> Result<(), String> {
     let [case, subject, ops] = args else { return Err("--worker takes CASE SUBJECT OPS".into()) };
     let found = bench.cases.iter().find(|c| c.name == case).and_then(|c| c.subjects.iter().find(|s| s.name == subject));
@@ -129,8 +130,9 @@ fn measure(case: &Case, subject: &Subject, ops: u64, python: Option<&str>) -> Re
     };
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{}: {error}", subject.name))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let values: Option<Vec<(String, f64)>> =
-        text.lines().map(|line| line.rsplit_once(' ').and_then(|(u, v)| Some((u.to_string(), v.parse().ok()?)))).collect();
+    // A unit may be two words.
+    let value = |line: &str| line.rsplit_once(' ').and_then(|(unit, value)| Some((unit.to_string(), value.parse().ok()?)));
+    let values: Option<Vec<(String, f64)>> = text.lines().map(value).collect();
     match values {
         Some(values) if output.status.success() && !values.is_empty() => Ok(values),
         _ => Err(format!("{} in {} ended with {} and said {text:?}", subject.name, case.name, output.status)),
@@ -167,11 +169,13 @@ fn instructions(case: &Case, subject: &Subject) -> Result<f64, String> {
     let ops = case.ops / 4;
     let total = |ops: u64| -> Result<f64, String> {
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        // What runs before it is not ours: there are libraries that spin at start to see how fast the clock is.
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*measure::work*"]);
         command.arg(own_binary()?).args(["--worker", case.name, subject.name, &ops.to_string()]);
         let output = command.output().map_err(|error| format!("valgrind: {error}"))?;
         let text = String::from_utf8_lossy(&output.stderr);
         let collected = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+        let collected = collected.filter(|instructions: &f64| *instructions > 0.0);
         collected.ok_or_else(|| format!("valgrind said nothing of use about {}: {text}", subject.name))
     };
     Ok((total(ops * 2)? - total(ops)?) / ops as f64)

@@ -66,9 +66,12 @@ pub use outcome::{FlightError, Landed};
 pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
-use table::{Place, Table};
+use table::{Boarding, Ended, Place, Removed, Shard, Table};
 
-use crate::env::{Env, MapHasher};
+use crate::{
+    env::{Env, MapHasher},
+    sync::MutexGuard,
+};
 
 /// Loads in progress, one for each key; see the [module](self). Cheap to clone, and clones share.
 pub struct Group<K, V, E = Infallible>(Arc<Inner<K, V, E>>);
@@ -236,13 +239,22 @@ where
     E: Send + Sync + 'static,
 {
     fn id(&self, place: Place) -> FlightId {
-        FlightId { group: std::ptr::from_ref(self).addr(), hash: place.hash, number: place.number }
+        FlightId { group: std::ptr::from_ref(self).addr(), number: place.number }
     }
 
     /// The place of a flight to lead, or a seat in one that is under way.
+    #[inline]
     fn board(&self, key: K) -> Result<Place, Flight<V, E>> {
         let hash = self.hasher.hash_one(&key);
         let mut shard = self.table.shard(hash);
+        match shard.board(hash, key) {
+            Boarding::New(place) => Ok(place),
+            Boarding::Known(key) => self.join(shard, hash, key),
+        }
+    }
+
+    /// A seat in the flight of this key or, if that cannot be joined any more, the place of a new one.
+    fn join(&self, mut shard: MutexGuard<'_, Shard<K, V, E>>, hash: u64, key: K) -> Result<Place, Flight<V, E>> {
         if let Some((place, seat)) = shard.find(hash, &key) {
             if nest::is_inside(self.id(place)) {
                 return Err(Flight::over(Err(FlightError::Reentrant)));
@@ -264,7 +276,6 @@ where
                 }
             }
         }
-        shard.tally.flights += 1;
         Ok(shard.insert(hash, key))
     }
 
@@ -273,17 +284,18 @@ where
     }
 
     /// The load of a flight has ended: takes it out of the table, unless it lingers there, and gives what is shared of it.
+    #[inline]
     fn ended(&self, place: Place) -> Option<Arc<Shared<V, E>>> {
         let mut shard = self.table.shard(place.hash);
-        if let Some(lingering) = shard.seat(place)?.landed() {
-            return Some(lingering);
-        }
-        let (key, seat) = shard.remove(place)?;
-        let shared = seat.into_shared();
-        shard.tally.ended(shared.as_ref().map_or(0, |shared| shared.followers()));
+        let removed = shard.remove_unless_landed(place)?;
         drop(shard);
-        drop(key);
-        shared
+        match removed {
+            Ended::Removed(Removed { key, shared }) => {
+                drop(key);
+                shared
+            }
+            Ended::Lingers(shared) => Some(shared),
+        }
     }
 }
 
@@ -295,12 +307,10 @@ where
 {
     fn remove(&self, place: Place, why: Removal) {
         let mut shard = self.table.shard(place.hash);
-        let Some((key, seat)) = shard.remove(place) else { return };
-        let shared = seat.into_shared();
-        shard.tally.ended(shared.as_ref().map_or(0, |shared| shared.followers()));
+        let Some(removed) = shard.remove(place) else { return };
         shard.tally.abandoned += u64::from(why == Removal::GivenUp);
         drop(shard);
-        drop((key, shared));
+        drop(removed);
     }
 
     fn abandon(&self) -> Abandon {

@@ -75,6 +75,8 @@ struct Herd {
 }
 
 fn one_herd<P: Peer>(followers: u64) -> Herd {
+    // An allocator sweeps up what the last herd has freed when somebody asks for much. Not to be paid by who joins.
+    drop(black_box(Vec::<u8>::with_capacity(100_000)));
     on_one_thread(async move {
         let (peer, crowd) = (leak(P::new()), Crowd::of(followers + 1));
         tokio::spawn(follow(peer, crowd, false));
@@ -201,7 +203,9 @@ pub(crate) fn leftovers<P: Peer>(keys: u64) -> Vec<Value> {
         leave(peer, crowd, 0..1_000).await;
         let before = live_bytes() as f64;
         leave(peer, crowd, 1_000..1_000 + keys).await;
-        vec![Value { unit: "bytes/key", value: (live_bytes() as f64 - before) / keys as f64 }]
+        let each = (live_bytes() as f64 - before) / keys as f64;
+        // A few bytes that differ in all are not something that each key leaves.
+        vec![Value { unit: "bytes/key", value: each.round() }]
     })
 }
 

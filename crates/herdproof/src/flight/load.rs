@@ -51,17 +51,22 @@ where
         L: FnOnce() -> F,
     {
         let id = self.group.id(self.place);
-        let mut load = match nest::within(id, || catch_unwind(AssertUnwindSafe(|| Box::pin(load())))) {
-            Ok(load) => load,
-            Err(payload) => return self.over(Ending::panicked(payload)),
-        };
-        let polled = nest::within(id, || poll_caught(load.as_mut(), &mut Context::from_waker(Waker::noop())));
-        match polled {
-            Poll::Ready(ending) => {
+        let mut begun: Option<Pin<Box<F>>> = None;
+        let polled = nest::within(id, || {
+            let poll = || begun.insert(Box::pin(load())).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            catch_unwind(AssertUnwindSafe(poll))
+        });
+        match (polled, begun) {
+            (Ok(Poll::Pending), Some(load)) => self.spawn(load, id),
+            (Ok(Poll::Pending), None) => self.over(Ending::Abandoned),
+            (Ok(Poll::Ready(output)), load) => {
                 drop_quietly(load);
-                self.over(ending)
+                self.over(output.into())
             }
-            Poll::Pending => self.spawn(load, id),
+            (Err(payload), load) => {
+                drop_quietly(load);
+                self.over(Ending::panicked(payload))
+            }
         }
     }
 
@@ -85,6 +90,7 @@ where
     }
 
     /// The load has ended in place.
+    #[inline]
     pub(super) fn over(mut self, ending: Ending<V, E>) -> Flight<V, E> {
         self.owed = false;
         match self.group.ended(self.place) {
@@ -101,6 +107,14 @@ where
         }
     }
 
+    /// The debt cannot be paid any more.
+    #[cold]
+    fn default(&self) {
+        if let Some(shared) = self.group.ended(self.place) {
+            shared.land(Ending::Abandoned);
+        }
+    }
+
     fn spawn<F>(mut self, load: Pin<Box<F>>, id: FlightId) -> Flight<V, E>
     where
         F: Future + Send + 'static,
@@ -108,11 +122,9 @@ where
     {
         let lander = self.share();
         let shared = Arc::clone(&lander.shared);
-        let mut chain = nest::around();
-        chain.push(id);
         self.owed = false;
         let joined = Joined { led: true, at: self.group.env.coarse() };
-        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander }));
+        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), id, around: nest::chain(), lander }));
         Flight::aboard(shared, joined)
     }
 }
@@ -123,11 +135,10 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
+    #[inline]
     fn drop(&mut self) {
-        if self.owed
-            && let Some(shared) = self.group.ended(self.place)
-        {
-            shared.land(Ending::Abandoned);
+        if self.owed {
+            self.default();
         }
     }
 }
@@ -152,8 +163,9 @@ impl<V: Clone, E> Lander<V, E> {
 struct LoadTask<F, V: Clone, E> {
     /// Absent once it has ended.
     load: Option<Pin<Box<F>>>,
-    /// The flights that were around it when it began, and itself.
-    chain: Vec<FlightId>,
+    id: FlightId,
+    /// The flights that were around it when it began.
+    around: Vec<FlightId>,
     lander: Lander<V, E>,
 }
 
@@ -166,9 +178,9 @@ where
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let LoadTask { load, chain, lander } = &mut *self;
+        let LoadTask { load, id, around, lander } = &mut *self;
         let Some(running) = load else { return Poll::Ready(()) };
-        let Poll::Ready(ending) = nest::exactly(chain, || poll_caught(running.as_mut(), cx)) else {
+        let Poll::Ready(ending) = nest::exactly(*id, around, || poll_caught(running.as_mut(), cx)) else {
             return Poll::Pending;
         };
         drop_quietly(load.take());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry as Slot};
 
 use super::{shared::Shared, stats::Stats};
 use crate::sync::{Mutex, MutexGuard};
@@ -23,7 +23,8 @@ struct Locked<K, V, E>(Mutex<Shard<K, V, E>>);
 
 pub(super) struct Shard<K, V, E> {
     flights: HashTable<Entry<K, V, E>>,
-    begun: u64,
+    /// The number of the last flight; shards count in steps, each from its own start, so no two flights share a number.
+    last: u64,
     pub(super) tally: Stats,
 }
 
@@ -34,6 +35,14 @@ struct Entry<K, V, E> {
     seat: Seat<V, E>,
     /// Newcomers no longer find it; those aboard stay aboard.
     forgotten: bool,
+}
+
+impl<K, V: Clone, E> Entry<K, V, E> {
+    fn into_removed(self, tally: &mut Stats) -> Removed<K, V, E> {
+        let shared = self.seat.into_shared();
+        tally.ended(shared.as_ref().map_or(0, |shared| shared.followers()));
+        Removed { key: self.key, shared }
+    }
 }
 
 /// Whether anybody but the leader has a part in the flight yet.
@@ -72,6 +81,27 @@ impl<V, E> Seat<V, E> {
     }
 }
 
+/// A flight that was taken out: its key, to be dropped when the lock is not held, and what is shared of it.
+pub(super) struct Removed<K, V, E> {
+    pub(super) key: K,
+    pub(super) shared: Option<Arc<Shared<V, E>>>,
+}
+
+/// Where a flight is when its load has ended.
+pub(super) enum Ended<K, V, E> {
+    Removed(Removed<K, V, E>),
+    /// It landed before, and stays in the table for newcomers.
+    Lingers(Arc<Shared<V, E>>),
+}
+
+/// What came of asking for a flight.
+pub(super) enum Boarding<K> {
+    /// Nobody loads this key: lead.
+    New(Place),
+    /// Somebody does, or is about to stop.
+    Known(K),
+}
+
 /// Where a flight stands in the table, for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -81,8 +111,8 @@ pub(super) struct Place {
 
 impl<K: Eq, V, E> Table<K, V, E> {
     pub(super) fn new() -> Table<K, V, E> {
-        let shard = || Shard { flights: HashTable::new(), begun: 0, tally: Stats::default() };
-        Table { shards: (0..SHARDS).map(|_| Locked(Mutex::new(shard()))).collect() }
+        let shard = |index| Shard { flights: HashTable::new(), last: index, tally: Stats::default() };
+        Table { shards: (0..SHARDS as u64).map(|index| Locked(Mutex::new(shard(index)))).collect() }
     }
 
     pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V, E>> {
@@ -103,12 +133,35 @@ impl<K: Eq, V, E> Shard<K, V, E> {
         Some((Place { hash, number: entry.number }, &mut entry.seat))
     }
 
+    /// A new flight, unless newcomers already have one of this key to join; then the key comes back.
+    pub(super) fn board(&mut self, hash: u64, key: K) -> Boarding<K> {
+        let number = self.next_number();
+        match self.flights.entry(hash, |entry| !entry.forgotten && entry.key == key, |entry| entry.hash) {
+            Slot::Occupied(_) => Boarding::Known(key),
+            Slot::Vacant(vacant) => {
+                vacant.insert(Entry { key, hash, number, seat: Seat::Alone, forgotten: false });
+                self.begun(number);
+                Boarding::New(Place { hash, number })
+            }
+        }
+    }
+
+    /// A new flight beside one that newcomers can no longer join.
     pub(super) fn insert(&mut self, hash: u64, key: K) -> Place {
-        self.begun += 1;
-        let number = self.begun;
+        let number = self.next_number();
         let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
         self.flights.insert_unique(hash, entry, |entry| entry.hash);
+        self.begun(number);
         Place { hash, number }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.last + SHARDS as u64
+    }
+
+    fn begun(&mut self, number: u64) {
+        self.last = number;
+        self.tally.flights += 1;
     }
 
     /// The seat of a flight that is still in the air, forgotten or not.
@@ -116,11 +169,27 @@ impl<K: Eq, V, E> Shard<K, V, E> {
         self.flights.find_mut(place.hash, |entry| entry.number == place.number).map(|entry| &mut entry.seat)
     }
 
-    /// Takes the flight out. The key is given back to be dropped when the lock is not held.
-    pub(super) fn remove(&mut self, place: Place) -> Option<(K, Seat<V, E>)> {
+    /// Takes the flight out.
+    pub(super) fn remove(&mut self, place: Place) -> Option<Removed<K, V, E>>
+    where
+        V: Clone,
+    {
         let found = self.flights.find_entry(place.hash, |entry| entry.number == place.number).ok()?;
         let (entry, _) = found.remove();
-        Some((entry.key, entry.seat))
+        Some(entry.into_removed(&mut self.tally))
+    }
+
+    /// Takes the flight out, unless it has landed and lingers: then it gives what is shared of it.
+    pub(super) fn remove_unless_landed(&mut self, place: Place) -> Option<Ended<K, V, E>>
+    where
+        V: Clone,
+    {
+        let found = self.flights.find_entry(place.hash, |entry| entry.number == place.number).ok()?;
+        if let Some(lingering) = found.get().seat.landed() {
+            return Some(Ended::Lingers(lingering));
+        }
+        let (entry, _) = found.remove();
+        Some(Ended::Removed(entry.into_removed(&mut self.tally)))
     }
 
     /// Hides the flight of this key from newcomers.
