@@ -131,7 +131,7 @@ fn measure(case: &Case, subject: &Subject, ops: u64, python: Option<&str>) -> Re
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{}: {error}", subject.name))?;
     let text = String::from_utf8_lossy(&output.stdout);
     // A unit may be two words.
-    let value = |line: &str| line.rsplit_once(' ').and_then(|(unit, value)| Some((unit.to_string(), value.parse().ok()?)));
+    let value = |line: &str| line.rsplit_once(' ').and_then(|(unit, value)| Some((unit.into(), value.parse().ok()?)));
     let values: Option<Vec<(String, f64)>> = text.lines().map(value).collect();
     match values {
         Some(values) if output.status.success() && !values.is_empty() => Ok(values),

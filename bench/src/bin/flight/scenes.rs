@@ -83,7 +83,7 @@ fn one_herd<P: Peer>(followers: u64) -> Herd {
         settle().await;
 
         let (mut idling, mut joining, mut bytes) = (0.0, 0.0, 0.0);
-        let mut batch = Vec::new();
+        let mut batch = Vec::with_capacity(BATCH as usize);
         for _ in 0..followers / BATCH {
             let before = live_bytes();
             for _ in 0..BATCH {
@@ -205,7 +205,7 @@ pub(crate) fn leftovers<P: Peer>(keys: u64) -> Vec<Value> {
         leave(peer, crowd, 1_000..1_000 + keys).await;
         let each = (live_bytes() as f64 - before) / keys as f64;
         // A few bytes that differ in all are not something that each key leaves.
-        vec![Value { unit: "bytes/key", value: each.round() }]
+        vec![Value { unit: "bytes/key", value: each.round() + 0.0 }]
     })
 }
 
@@ -228,7 +228,7 @@ impl Crowd {
             loads: AtomicU64::new(0),
             left: AtomicU64::new(callers),
             last_answered: Notify::new(),
-            arrived: Mutex::default(),
+            arrived: Mutex::new(Vec::with_capacity(BATCH as usize)),
         })
     }
 

@@ -149,6 +149,21 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Over(result) = &mut self.0
+            && let Some(answer) = result.take_if(|result| result.is_ok())
+        {
+            return Poll::Ready(answer);
+        }
+        self.poll_further(cx)
+    }
+}
+
+impl<V, E> Flight<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn poll_further(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed<V>, FlightError<E>>> {
         let (answer, led) = match &mut self.0 {
             State::Over(result) => (result.take().expect("a flight gives its answer once"), true),
             State::Aboard(aboard) => match aboard.poll(cx) {
