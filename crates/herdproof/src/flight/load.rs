@@ -123,8 +123,10 @@ where
         let lander = self.share();
         let shared = Arc::clone(&lander.shared);
         self.owed = false;
+        let mut chain = nest::chain();
+        chain.push(id);
         let joined = Joined { led: true, at: self.group.env.coarse() };
-        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), id, around: nest::chain(), lander }));
+        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander }));
         Flight::aboard(shared, joined)
     }
 }
@@ -163,9 +165,8 @@ impl<V: Clone, E> Lander<V, E> {
 struct LoadTask<F, V: Clone, E> {
     /// Absent once it has ended.
     load: Option<Pin<Box<F>>>,
-    id: FlightId,
-    /// The flights that were around it when it began.
-    around: Vec<FlightId>,
+    /// The flights that were around it when it began, and itself.
+    chain: Vec<FlightId>,
     lander: Lander<V, E>,
 }
 
@@ -178,9 +179,9 @@ where
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let LoadTask { load, id, around, lander } = &mut *self;
+        let LoadTask { load, chain, lander } = &mut *self;
         let Some(running) = load else { return Poll::Ready(()) };
-        let Poll::Ready(ending) = nest::exactly(*id, around, || poll_caught(running.as_mut(), cx)) else {
+        let Poll::Ready(ending) = nest::exactly(chain, || poll_caught(running.as_mut(), cx)) else {
             return Poll::Pending;
         };
         drop_quietly(load.take());

@@ -24,7 +24,7 @@ pub(super) struct Shared<V, E> {
     ending: OnceLock<(Ending<V, E>, Tick)>,
     /// Callers who have not left, the leader among them; `DEAD` once the flight is given up.
     callers: AtomicU32,
-    /// Callers beyond the first, ever.
+    /// Callers beyond the first, ever. Written under the lock of the flight's shard only.
     followers: AtomicU32,
     waiting: Mutex<Waiting<V, E>>,
     pub(super) place: Place,
@@ -44,7 +44,14 @@ struct Waiting<V, E> {
 
 enum Waiter<V, E> {
     Waker(Waker),
-    Channel { to: SyncSender<Result<Landed<V>, FlightError<E>>>, seat: Joined },
+    /// Boxed, so that the list of a large crowd is one of wakers and nothing more.
+    Channel(Box<Channel<V, E>>),
+}
+
+/// Where to send the answer, and to whom it is addressed.
+struct Channel<V, E> {
+    to: SyncSender<Result<Landed<V>, FlightError<E>>>,
+    seat: Joined,
 }
 
 /// What a caller needs to know of itself to say how it went.
@@ -110,7 +117,7 @@ impl<V: Clone, E> Shared<V, E> {
         }
     }
 
-    /// One caller more.
+    /// One caller more. To be called with the lock of the flight's shard held.
     pub(super) fn join(&self, most: u32) -> Result<(), Closed> {
         // A flight that landed and lingers has its answer: nobody waits there.
         let joined = if self.is_landed() {
@@ -122,7 +129,7 @@ impl<V: Clone, E> Shared<V, E> {
         };
         match joined {
             Ok(_) => {
-                self.followers.fetch_add(1, Ordering::Relaxed);
+                self.followers.store(self.followers.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 Ok(())
             }
             Err(DEAD) => Err(Closed::Dead),
@@ -181,7 +188,7 @@ impl<V: Clone, E> Shared<V, E> {
         match self.answer(seat) {
             // There is room for one, and a receiver that is gone does not want it.
             Some(answer) => drop(to.try_send(answer)),
-            None => drop(waiting.take_slot(Waiter::Channel { to, seat })),
+            None => drop(waiting.take_slot(Waiter::Channel(Box::new(Channel { to, seat })))),
         }
     }
 
@@ -277,9 +284,9 @@ impl<V: Clone, E> Shared<V, E> {
         for waiter in waiters.into_iter().flatten() {
             match waiter {
                 Waiter::Waker(waker) => waker.wake(),
-                Waiter::Channel { to, seat } => {
-                    if let Some(answer) = self.answer(seat) {
-                        drop(to.try_send(answer));
+                Waiter::Channel(channel) => {
+                    if let Some(answer) = self.answer(channel.seat) {
+                        drop(channel.to.try_send(answer));
                     }
                 }
             }
