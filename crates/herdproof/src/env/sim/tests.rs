@@ -345,10 +345,9 @@ fn a_task_ended_before_its_first_poll_is_not_ended_twice() {
     let mut sim = Sim::new(1);
     let env = sim.env();
     let waiting = env.spawn_named("waiting", pending::<()>());
-    for _ in 0..10 {
-        let task = env.spawn(pending::<()>());
-        task.abort();
-    }
+    let tasks: Vec<_> = (0..10).map(|_| env.spawn(pending::<()>())).collect();
+    tasks.iter().for_each(crate::env::Task::abort);
+    drop(tasks);
     let successor = env.spawn(async { 42 });
     assert_eq!(sim.finish().unwrap_err().waiting.len(), 1);
     assert_eq!(sim.run(successor).unwrap(), 42);
