@@ -65,15 +65,15 @@ mod tests {
 
     #[track_caller]
     fn check_line(line: &str, is_found: bool) {
-        let needles = Needles::new(Path::new("/work/herd"), Some("/var/people/ann"));
+        let needles = Needles::new(Path::new("/srv/herd"), Some("/var/people/ann"));
         let expected: &[&str] = if is_found { &["a.txt:1: `/"] } else { &[] };
         check_found(&needles.check(&file("a.txt", line)), expected);
     }
 
     #[test]
     fn the_folder_of_this_checkout_is_reported() {
-        check_line("see `/work/herd/src/lib.rs`", true);
-        check_line("cd /work/herd", true);
+        check_line("see `/srv/herd/src/lib.rs`", true);
+        check_line("cd /srv/herd", true);
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn longer_names_and_relative_paths_are_somebody_elses() {
-        for line in ["/work/herder", "a/work/herd", "../var/people/ann/", "/var/people/anna/"] {
+        for line in ["/srv/herder", "a/srv/herd", "../var/people/ann/", "/var/people/anna/"] {
             check_line(line, false);
         }
         for folder in ["home/", "home/<name>/", "Users/{user}/", "homes/bob/"] {
