@@ -114,6 +114,17 @@ mod tests {
     }
 
     #[test]
+    fn every_claim_of_every_scenario_holds_for_many_seeds() {
+        for scenario in all() {
+            for seed in [0, 3, 42, u64::MAX] {
+                let report = scenario.run(Settings { seed });
+                assert_eq!(report.scenario, scenario.name);
+                assert!(report.passed(), "{} with seed {seed}: {:#?}", scenario.name, report.checks);
+            }
+        }
+    }
+
+    #[test]
     fn a_slip_of_the_finger_is_told_what_was_meant() {
         for slip in ["retry_wall", "retrywall", "Retry-Wall", "wall", "retry-wal"] {
             assert_eq!(find(slip).unwrap_err().nearest, Some("retry-wall"), "{slip}");

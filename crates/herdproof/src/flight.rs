@@ -257,6 +257,7 @@ where
     fn join(&self, mut shard: MutexGuard<'_, Shard<K, V, E>>, hash: u64, key: K) -> Result<Place, Flight<V, E>> {
         if let Some((place, seat)) = shard.find(hash, &key) {
             if nest::is_inside(self.id(place)) {
+                drop(shard); // The key may do anything when it is dropped.
                 return Err(Flight::over(Err(FlightError::Reentrant)));
             }
             let shared = Arc::clone(seat.share(|| self.shared(place)));
@@ -268,6 +269,7 @@ where
                 }
                 Err(Closed::Full) => {
                     shard.tally.overloaded += 1;
+                    drop(shard);
                     return Err(Flight::over(Err(FlightError::Overloaded)));
                 }
                 // Its last caller has just left and is about to take it out.

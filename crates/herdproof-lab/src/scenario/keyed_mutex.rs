@@ -130,14 +130,3 @@ fn spawn(env: &Env, service: Service, way: Way, key: u64) -> herdproof::env::Tas
     };
     env.spawn(timed(env.clone(), call))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_numbers_hold_whatever_the_seed() {
-        let report = run(Settings { seed: 3 });
-        assert!(report.passed(), "{:#?}", report.checks);
-    }
-}

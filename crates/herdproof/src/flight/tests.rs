@@ -460,6 +460,53 @@ fn beyond_the_cap_callers_are_told_at_once() {
     assert_eq!((scene.group.stats().overloaded, scene.group.stats().joins), (39, 10));
 }
 
+/// A key that asks its own group something when it is dropped.
+#[derive(Clone)]
+struct Nosy(Group<Nosy, u32, String>);
+
+impl std::hash::Hash for Nosy {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        1.hash(state);
+    }
+}
+
+impl PartialEq for Nosy {
+    fn eq(&self, _: &Nosy) -> bool {
+        true
+    }
+}
+
+impl Eq for Nosy {}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        self.0.stats();
+    }
+}
+
+#[test]
+fn a_key_is_never_dropped_under_the_lock() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let group: Group<Nosy, u32, String> = Group::builder(&env).max_followers(1).build();
+    let key = || Nosy(group.clone());
+    let sleeper = env.clone();
+    let inner = group.clone();
+    let leader = group.run(key(), || async move {
+        sleeper.sleep(MS).await;
+        let nested = inner.run(Nosy(inner.clone()), || async { Ok(1) }).await;
+        assert!(matches!(nested, Err(FlightError::Reentrant)));
+        Ok(2)
+    });
+    let follower = group.run(key(), || async { Ok(3) });
+    let refused = group.run(key(), || async { Ok(4) });
+    assert!(matches!(sim.run(refused), Err(FlightError::Overloaded)));
+    assert_eq!(sim.run(follower).unwrap().value, 2);
+    assert_eq!(sim.run(leader).unwrap().value, 2);
+    drop(group.run(key(), pending)); // given up
+    assert_eq!(group.stats().in_air, 0);
+}
+
 #[test]
 fn leaving_makes_room_under_the_cap() {
     let mut scene = Scene::with(|builder| builder.max_followers(1));
