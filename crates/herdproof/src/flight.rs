@@ -38,6 +38,7 @@
 //! | a panic in every caller; the process crashes if `DoChan` was used | the panic in the caller that began the load, [`FlightError::Panicked`] for the others |
 //! | `runtime.Goexit` in every caller | does not exist here; what unwinds is a panic |
 
+mod berth;
 mod follower;
 mod landing;
 mod load;
@@ -47,6 +48,7 @@ mod outcome;
 mod shared;
 mod stats;
 mod table;
+mod wakers;
 
 use std::{
     convert::Infallible,
@@ -56,6 +58,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use berth::Spare;
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
 use load::Lead;
@@ -66,10 +69,10 @@ pub use outcome::{FlightError, Landed};
 pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
-use table::{Boarding, Ended, Place, Removed, Shard, Table};
+use table::{Begun, Ended, Place, Removed, Shard, Table};
 
 use crate::{
-    env::{Env, MapHasher},
+    env::{Env, MapHasher, Tick},
     sync::MutexGuard,
 };
 
@@ -93,6 +96,17 @@ struct Inner<K, V, E> {
     table: Table<K, V, E>,
     /// Itself, for the flights to find their way back.
     home: Weak<dyn Home>,
+}
+
+/// What came of asking to be let into a flight.
+enum Joining {
+    Aboard {
+        at: Tick,
+    },
+    Overloaded,
+    Reentrant,
+    /// It was given up. Newcomers no longer find it.
+    Gone,
 }
 
 impl GroupBuilder {
@@ -154,7 +168,7 @@ where
         L: FnOnce() -> F,
     {
         match self.0.board(key) {
-            Ok(place) => self.lead(place).run(load),
+            Ok(begun) => self.lead(begun).run(load),
             Err(flight) => flight,
         }
     }
@@ -188,8 +202,8 @@ where
         L: FnOnce(Landing<V, E>) -> F,
     {
         match self.0.board(key) {
-            Ok(place) => {
-                let lead = self.lead(place);
+            Ok(begun) => {
+                let lead = self.lead(begun);
                 let landing = Landing::new(lead.share());
                 lead.run(|| {
                     let load = load(landing);
@@ -210,7 +224,7 @@ where
         L: FnOnce() -> Result<V, E>,
     {
         match self.0.board(key) {
-            Ok(place) => self.lead(place).run_here(load).wait(),
+            Ok(begun) => self.lead(begun).run_here(load).wait(),
             Err(flight) => flight.wait(),
         }
     }
@@ -227,8 +241,8 @@ where
         self.0.table.shards().map(|shard| Stats { in_air: shard.len() as u64, ..shard.tally }).sum()
     }
 
-    fn lead(&self, place: Place) -> Lead<'_, K, V, E> {
-        Lead::new(&self.0, place)
+    fn lead(&self, begun: Begun) -> Lead<'_, K, V, E> {
+        Lead::new(&self.0, begun)
     }
 }
 
@@ -242,43 +256,44 @@ where
         FlightId { group: std::ptr::from_ref(self).addr(), number: place.number }
     }
 
-    /// The place of a flight to lead, or a seat in one that is under way.
-    #[inline]
-    fn board(&self, key: K) -> Result<Place, Flight<V, E>> {
+    /// A flight to lead, or a seat in one that is under way.
+    #[inline(always)]
+    fn board(&self, key: K) -> Result<Begun, Flight<V, E>> {
         let hash = self.hasher.hash_one(&key);
-        let mut shard = self.table.shard(hash);
-        match shard.board(hash, key) {
-            Boarding::New(place) => Ok(place),
-            Boarding::Known(key) => self.join(shard, hash, key),
+        loop {
+            let mut shard = self.table.shard(hash);
+            let Some((place, seat)) = shard.find(hash, &key) else { return Ok(shard.begin(hash, key)) };
+            let shared = Arc::clone(seat.share(|| self.shared(place)));
+            // The lock is not held when the key is dropped, which may do anything.
+            match self.join(&shared, shard) {
+                Joining::Aboard { at } => return Err(Flight::aboard(shared, Joined { led: false, at })),
+                Joining::Overloaded => return Err(Flight::refused(FlightError::Overloaded)),
+                Joining::Reentrant => return Err(Flight::refused(FlightError::Reentrant)),
+                Joining::Gone => {}
+            }
         }
     }
 
-    /// A seat in the flight of this key or, if that cannot be joined any more, the place of a new one.
-    fn join(&self, mut shard: MutexGuard<'_, Shard<K, V, E>>, hash: u64, key: K) -> Result<Place, Flight<V, E>> {
-        if let Some((place, seat)) = shard.find(hash, &key) {
-            if nest::is_inside(self.id(place)) {
-                drop(shard); // The key may do anything when it is dropped.
-                return Err(Flight::over(Err(FlightError::Reentrant)));
+    fn join(&self, shared: &Shared<V, E>, mut shard: MutexGuard<'_, Shard<K, V, E>>) -> Joining {
+        if nest::is_inside(self.id(shared.place)) {
+            return Joining::Reentrant;
+        }
+        match shared.join(self.max_followers) {
+            Ok(()) => {
+                shard.tally.joins += 1;
+                drop(shard);
+                Joining::Aboard { at: self.env.coarse() }
             }
-            let shared = Arc::clone(seat.share(|| self.shared(place)));
-            match shared.join(self.max_followers) {
-                Ok(()) => {
-                    shard.tally.joins += 1;
-                    drop(shard);
-                    return Err(Flight::aboard(shared, Joined { led: false, at: self.env.coarse() }));
-                }
-                Err(Closed::Full) => {
-                    shard.tally.overloaded += 1;
-                    drop(shard);
-                    return Err(Flight::over(Err(FlightError::Overloaded)));
-                }
-                // Its last caller has just left and is about to take it out.
-                Err(Closed::Dead) => {
-                    shard.forget(hash, &key);
-                }
+            Err(Closed::Full) => {
+                shard.tally.overloaded += 1;
+                Joining::Overloaded
+            }
+            // Its last caller has just left and is about to take it out.
+            Err(Closed::Dead) => {
+                shard.hide(shared.place);
+                Joining::Gone
             }
         }
-        Ok(shard.insert(hash, key))
     }
 
     fn shared(&self, place: Place) -> Shared<V, E> {
@@ -286,12 +301,23 @@ where
     }
 
     /// The load of a flight has ended: takes it out of the table, unless it lingers there, and gives what is shared of it.
-    #[inline]
-    fn ended(&self, place: Place) -> Option<Arc<Shared<V, E>>> {
+    #[inline(always)]
+    fn ended(&self, place: Place, spare: Option<Spare>) -> Option<Arc<Shared<V, E>>> {
         let mut shard = self.table.shard(place.hash);
-        let removed = shard.remove_unless_landed(place)?;
+        let unneeded = shard.keep(spare);
+        if let Some(key) = shard.remove_lonely(place) {
+            drop(shard);
+            drop((key, unneeded));
+            return None;
+        }
+        Self::ended_in_company(shard, place)
+    }
+
+    #[inline(never)]
+    fn ended_in_company(mut shard: MutexGuard<'_, Shard<K, V, E>>, place: Place) -> Option<Arc<Shared<V, E>>> {
+        let ended = shard.remove_unless_landed(place);
         drop(shard);
-        match removed {
+        match ended? {
             Ended::Removed(Removed { key, shared }) => {
                 drop(key);
                 shared

@@ -12,8 +12,9 @@ use std::{
 };
 
 use super::{
-    outcome::{FlightError, Landed},
+    outcome::{Ending, FlightError, Landed},
     shared::{Joined, Shared},
+    wakers::Slot,
 };
 use crate::{
     env::{Sleep, Tick},
@@ -28,17 +29,20 @@ use crate::{
 pub struct Flight<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
 
 enum State<V, E> {
-    /// It was over before it could be shared, or never began. Empty once polled.
-    Over(Option<Result<Landed<V>, FlightError<E>>>),
+    /// It landed before anybody could share it. Empty once polled.
+    Alone(Option<V>),
+    /// It failed before anybody could share it, or never began. Empty once polled.
+    Refused(Option<FlightError<E>>),
     Aboard(Aboard<V, E>),
 }
 
 struct Aboard<V, E> {
     shared: Arc<Shared<V, E>>,
-    joined: Joined,
-    slot: Option<u32>,
+    at: Tick,
     /// Most callers have none, so it is kept apart.
     deadline: Option<Box<Sleep>>,
+    slot: Option<Slot>,
+    led: bool,
     /// Whether the answer was given.
     done: bool,
 }
@@ -49,21 +53,35 @@ where
     E: Send + Sync + 'static,
 {
     #[inline]
-    pub(super) fn over(result: Result<Landed<V>, FlightError<E>>) -> Flight<V, E> {
-        Flight(State::Over(Some(result)))
+    pub(super) fn alone(ending: Ending<V, E>) -> Flight<V, E> {
+        match Result::from(ending) {
+            Ok(value) => Flight(State::Alone(Some(value))),
+            Err(error) => Flight::refused(error),
+        }
+    }
+
+    pub(super) fn refused(error: FlightError<E>) -> Flight<V, E> {
+        Flight(State::Refused(Some(error)))
     }
 
     /// How many slots for waiters the flight has made.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         match &self.0 {
-            State::Over(_) => 0,
+            State::Alone(_) | State::Refused(_) => 0,
             State::Aboard(aboard) => aboard.shared.slots(),
         }
     }
 
     pub(super) fn aboard(shared: Arc<Shared<V, E>>, joined: Joined) -> Flight<V, E> {
-        Flight(State::Aboard(Aboard { shared, joined, slot: None, deadline: None, done: false }))
+        Flight(State::Aboard(Aboard {
+            shared,
+            at: joined.at,
+            deadline: None,
+            slot: None,
+            led: joined.led,
+            done: false,
+        }))
     }
 
     /// Waits no longer than until this tick, then leaves with [`FlightError::Deadline`]. The load goes on for the others.
@@ -82,12 +100,18 @@ where
     }
 
     /// The answer on a channel instead of a future, for code that selects on channels. The load goes on to its end.
-    pub fn channel(self) -> Receiver<Result<Landed<V>, FlightError<E>>> {
+    pub fn channel(mut self) -> Receiver<Result<Landed<V>, FlightError<E>>> {
         let (to, from) = sync_channel(1);
-        match &self.0 {
-            State::Over(Some(result)) => drop(to.try_send(result.clone())),
-            State::Over(None) => {}
-            State::Aboard(aboard) => aboard.shared.send(to, aboard.joined),
+        let answer = match &mut self.0 {
+            State::Alone(value) => value.take().map(|value| Ok(Landed::alone(value))),
+            State::Refused(error) => error.take().map(Err),
+            State::Aboard(aboard) => {
+                aboard.shared.send(to.clone(), aboard.joined());
+                None
+            }
+        };
+        if let Some(answer) = answer {
+            drop(to.try_send(answer));
         }
         self.detach();
         from
@@ -120,8 +144,12 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
+    fn joined(&self) -> Joined {
+        Joined { led: self.led, at: self.at }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed<V>, FlightError<E>>> {
-        if let Some(answer) = self.shared.answer(self.joined) {
+        if let Some(answer) = self.shared.answer(self.joined()) {
             self.done = true;
             return Poll::Ready(answer);
         }
@@ -136,7 +164,7 @@ where
             return Poll::Pending;
         }
         self.done = true;
-        self.shared.answer(self.joined).map_or(Poll::Pending, Poll::Ready)
+        self.shared.answer(self.joined()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -149,10 +177,10 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Over(result) = &mut self.0
-            && let Some(answer) = result.take_if(|result| result.is_ok())
+        if let State::Alone(value) = &mut self.0
+            && let Some(value) = value.take()
         {
-            return Poll::Ready(answer);
+            return Poll::Ready(Ok(Landed::alone(value)));
         }
         self.poll_further(cx)
     }
@@ -165,9 +193,10 @@ where
 {
     fn poll_further(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed<V>, FlightError<E>>> {
         let (answer, led) = match &mut self.0 {
-            State::Over(result) => (result.take().expect("a flight gives its answer once"), true),
+            State::Alone(value) => (Ok(Landed::alone(value.take().expect("a flight gives its answer once"))), true),
+            State::Refused(error) => (Err(error.take().expect("a flight gives its answer once")), true),
             State::Aboard(aboard) => match aboard.poll(cx) {
-                Poll::Ready(answer) => (answer, aboard.joined.led),
+                Poll::Ready(answer) => (answer, aboard.led),
                 Poll::Pending => return Poll::Pending,
             },
         };
@@ -203,7 +232,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let landed = match &self.0 {
-            State::Over(_) => true,
+            State::Alone(_) | State::Refused(_) => true,
             State::Aboard(aboard) => aboard.shared.is_landed(),
         };
         f.debug_struct("Flight").field("landed", &landed).finish_non_exhaustive()

@@ -7,16 +7,16 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use super::{
     Inner,
+    berth::{Berth, Pinned, Spare},
     follower::Flight,
-    nest::{self, FlightId},
-    outcome::{Ending, Landed},
+    nest::{self, Chain, FlightId},
+    outcome::Ending,
     shared::{Home, Joined, Removal, Shared},
-    table::Place,
+    table::{Begun, Place},
 };
 use crate::error::Panic;
 
@@ -30,6 +30,8 @@ where
 {
     group: &'a Arc<Inner<K, V, E>>,
     place: Place,
+    /// A place that a load has left, perhaps one that fits this load.
+    spare: Option<Spare>,
     owed: bool,
 }
 
@@ -39,39 +41,46 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    pub(super) fn new(group: &'a Arc<Inner<K, V, E>>, place: Place) -> Lead<'a, K, V, E> {
-        Lead { group, place, owed: true }
+    #[inline]
+    pub(super) fn new(group: &'a Arc<Inner<K, V, E>>, begun: Begun) -> Lead<'a, K, V, E> {
+        let Begun { place, spare } = begun;
+        Lead { group, place, spare, owed: true }
     }
 
     /// Polls the load once in place; if it is not ready, it becomes a task that everybody follows.
-    pub(super) fn run<F, L>(self, load: L) -> Flight<V, E>
+    #[inline(always)]
+    pub(super) fn run<F, L>(mut self, load: L) -> Flight<V, E>
     where
         F: Future + Send + 'static,
         F::Output: Into<Ending<V, E>>,
         L: FnOnce() -> F,
     {
         let id = self.group.id(self.place);
-        let mut begun: Option<Pin<Box<F>>> = None;
+        let mut berth = Berth::find(&mut self.spare);
         let polled = nest::within(id, || {
-            let poll = || begun.insert(Box::pin(load())).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let poll = || berth.board(load()).map(|load| load.poll(&mut Context::from_waker(Waker::noop())));
             catch_unwind(AssertUnwindSafe(poll))
         });
-        match (polled, begun) {
-            (Ok(Poll::Pending), Some(load)) => self.spawn(load, id),
-            (Ok(Poll::Pending), None) => self.over(Ending::Abandoned),
-            (Ok(Poll::Ready(output)), load) => {
-                drop_quietly(load);
+        match polled {
+            Ok(Some(Poll::Ready(output))) => {
+                let left = quietly(|| berth.vacate()).flatten();
+                self.spare = self.spare.take().or(left);
                 self.over(output.into())
             }
-            (Err(payload), load) => {
-                drop_quietly(load);
+            Ok(Some(Poll::Pending)) => match berth.into_pinned() {
+                Some(load) => self.spawn(load, id),
+                None => self.over(Ending::Abandoned),
+            },
+            Ok(None) => self.over(Ending::Abandoned),
+            Err(payload) => {
+                quietly(|| drop(berth));
                 self.over(Ending::panicked(payload))
             }
         }
     }
 
     /// Runs the load to its end on this thread.
-    pub(super) fn run_here(self, load: impl FnOnce() -> Result<V, E>) -> Flight<V, E> {
+    pub(super) fn run_here(mut self, load: impl FnOnce() -> Result<V, E>) -> Flight<V, E> {
         let ended = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(load)));
         self.over(ended.map_or_else(Ending::panicked, Ending::from))
     }
@@ -90,16 +99,11 @@ where
     }
 
     /// The load has ended in place.
-    #[inline]
-    pub(super) fn over(mut self, ending: Ending<V, E>) -> Flight<V, E> {
+    #[inline(always)]
+    pub(super) fn over(&mut self, ending: Ending<V, E>) -> Flight<V, E> {
         self.owed = false;
-        match self.group.ended(self.place) {
-            None => Flight::over(Result::from(ending).map(|value| Landed {
-                value,
-                led: true,
-                shared: false,
-                waited: Duration::ZERO,
-            })),
+        match self.group.ended(self.place, self.spare.take()) {
+            None => Flight::alone(ending),
             Some(shared) => {
                 shared.land(ending);
                 Flight::aboard(shared, Joined { led: true, at: self.group.env.coarse() })
@@ -109,13 +113,13 @@ where
 
     /// The debt cannot be paid any more.
     #[cold]
-    fn default(&self) {
-        if let Some(shared) = self.group.ended(self.place) {
+    fn default(&mut self) {
+        if let Some(shared) = self.group.ended(self.place, self.spare.take()) {
             shared.land(Ending::Abandoned);
         }
     }
 
-    fn spawn<F>(mut self, load: Pin<Box<F>>, id: FlightId) -> Flight<V, E>
+    fn spawn<F>(&mut self, load: Pinned<F>, id: FlightId) -> Flight<V, E>
     where
         F: Future + Send + 'static,
         F::Output: Into<Ending<V, E>>,
@@ -123,10 +127,9 @@ where
         let lander = self.share();
         let shared = Arc::clone(&lander.shared);
         self.owed = false;
-        let mut chain = nest::chain();
-        chain.push(id);
+        let chain = Chain::ending_in(id);
         let joined = Joined { led: true, at: self.group.env.coarse() };
-        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander }));
+        shared.runs_as(self.group.env.spawn(LoadTask { load, chain, lander }));
         Flight::aboard(shared, joined)
     }
 }
@@ -164,9 +167,9 @@ impl<V: Clone, E> Lander<V, E> {
 /// A load that runs on its own and ends the flight, however it ends itself.
 struct LoadTask<F, V: Clone, E> {
     /// Absent once it has ended.
-    load: Option<Pin<Box<F>>>,
+    load: Pinned<F>,
     /// The flights that were around it when it began, and itself.
-    chain: Vec<FlightId>,
+    chain: Chain,
     lander: Lander<V, E>,
 }
 
@@ -180,11 +183,11 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let LoadTask { load, chain, lander } = &mut *self;
-        let Some(running) = load else { return Poll::Ready(()) };
-        let Poll::Ready(ending) = nest::exactly(chain, || poll_caught(running.as_mut(), cx)) else {
+        let Some(running) = load.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let Poll::Ready(ending) = nest::exactly(chain, || poll_caught(running, cx)) else {
             return Poll::Pending;
         };
-        drop_quietly(load.take());
+        quietly(|| load.set(None));
         lander.end(ending);
         Poll::Ready(())
     }
@@ -195,7 +198,7 @@ impl<F, V: Clone, E> Unpin for LoadTask<F, V, E> {}
 
 impl<F, V: Clone, E> Drop for LoadTask<F, V, E> {
     fn drop(&mut self) {
-        drop_quietly(self.load.take());
+        quietly(|| self.load.set(None));
         self.lander.end(Ending::Abandoned);
     }
 }
@@ -212,10 +215,15 @@ where
     }
 }
 
-/// A load that panics while it is dropped has still loaded what it loaded, and must not take its caller along.
-fn drop_quietly<T>(load: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(load))) {
-        // Said once, by the panic hook; the payload's own drop might panic again.
-        std::mem::forget(Panic::new(payload));
+/// Runs what drops a load: one that panics then has still loaded what it loaded, and must not take its caller along.
+#[inline]
+fn quietly<T>(drops: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(drops)) {
+        Ok(done) => Some(done),
+        Err(payload) => {
+            // Said once, by the panic hook; the payload's own drop might panic again.
+            std::mem::forget(Panic::new(payload));
+            None
+        }
     }
 }

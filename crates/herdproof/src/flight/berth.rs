@@ -1,0 +1,81 @@
+//! Where a load lives while it is polled.
+//!
+//! A load must not move once it was polled, so it lives on the heap. The next load is most likely of the same kind, so when
+//! one was ready at once its place is kept for the next: a lonely call of a ready load asks the allocator for nothing.
+
+use std::{any::Any, pin::Pin};
+
+/// A load on the heap, or where one was.
+pub(super) type Pinned<F> = Pin<Box<Option<F>>>;
+
+/// An empty place for some kind of load: a boxed [`Pinned`], since what is pinned has no name for its type to be found by.
+pub(super) type Spare = Box<dyn Any + Send>;
+
+/// A larger place is not kept: there is one spare in each shard, for good.
+const LARGEST_SPARE: usize = 1024;
+
+/// A place for a load of one kind.
+pub(super) enum Berth<F> {
+    /// None yet.
+    None,
+    Made(Pinned<F>),
+    /// One that was there, in the box it was kept in.
+    Kept(Box<Pinned<F>>),
+}
+
+impl<F: Send + 'static> Berth<F> {
+    /// This spare place, if it is one for such a load; otherwise it stays where it is.
+    #[inline]
+    pub(super) fn find(spare: &mut Option<Spare>) -> Berth<F> {
+        match spare.take().map(Spare::downcast) {
+            None => Berth::None,
+            Some(Ok(kept)) => Berth::Kept(kept),
+            Some(Err(other)) => {
+                *spare = Some(other);
+                Berth::None
+            }
+        }
+    }
+
+    /// Puts the load here.
+    #[inline]
+    pub(super) fn board(&mut self, load: F) -> Option<Pin<&mut F>> {
+        match self {
+            Berth::None => {
+                *self = Berth::Made(Box::pin(Some(load)));
+            }
+            Berth::Made(place) => place.set(Some(load)),
+            Berth::Kept(place) => place.set(Some(load)),
+        }
+        match self {
+            Berth::None => None,
+            Berth::Made(place) => place.as_mut().as_pin_mut(),
+            Berth::Kept(place) => (**place).as_mut().as_pin_mut(),
+        }
+    }
+
+    /// The load, to go on elsewhere.
+    pub(super) fn into_pinned(self) -> Option<Pinned<F>> {
+        match self {
+            Berth::None => None,
+            Berth::Made(place) => Some(place),
+            Berth::Kept(place) => Some(*place),
+        }
+    }
+
+    /// Drops the load, and gives its place if it is worth keeping.
+    #[inline]
+    pub(super) fn vacate(self) -> Option<Spare> {
+        match self {
+            Berth::Kept(mut place) => {
+                place.set(None);
+                Some(place)
+            }
+            Berth::Made(mut place) if size_of::<F>() <= LARGEST_SPARE => {
+                place.set(None);
+                Some(Box::new(place))
+            }
+            Berth::Made(_) | Berth::None => None,
+        }
+    }
+}
