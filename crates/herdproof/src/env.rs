@@ -44,6 +44,8 @@ use foldhash::{
     fast::{FoldHasher, SeedableRandomState},
 };
 
+use crate::event::{Event, Observer};
+
 pub use rng::Rng;
 pub use sleep::Sleep;
 use system::System;
@@ -59,6 +61,8 @@ const SIM_WALL: Duration = Duration::from_secs(1_767_225_600);
 pub struct Env {
     inner: Arc<Inner>,
     scope: u64,
+    /// Boxed again, because there may be an `Env` for each of 200,000 clients and a plain pointer is half the size.
+    observer: Option<Arc<Box<dyn Observer>>>,
 }
 
 enum Inner {
@@ -77,7 +81,7 @@ impl Env {
     }
 
     fn over(inner: Inner) -> Env {
-        Env { inner: Arc::new(inner), scope: 0 }
+        Env { inner: Arc::new(inner), scope: 0, observer: None }
     }
 
     /// The monotonic clock, to the nanosecond.
@@ -188,7 +192,35 @@ impl Env {
     /// The same world with random streams of its own: one scope for each client, instance or shard.
     #[must_use]
     pub fn scope(&self, id: u64) -> Env {
-        Env { inner: Arc::clone(&self.inner), scope: rng::scope_key(self.scope, id) }
+        Env { scope: rng::scope_key(self.scope, id), ..self.clone() }
+    }
+
+    /// The same world, with somebody who hears of what the policies made with it do. An `Arc` of a
+    /// [`Counts`](crate::event::Counts) will do.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use herdproof::{Env, event::{Counts, Metric}, flight::Group};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let counts = Arc::new(Counts::default());
+    /// let group: Group<&str, u32> = Group::new(&Env::system().observed_by(Arc::clone(&counts)));
+    /// group.run("key", || async { Ok(1) }).await.unwrap();
+    /// assert_eq!(counts.get(Metric::Loads), 1);
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn observed_by(&self, observer: impl Observer + 'static) -> Env {
+        Env { observer: Some(Arc::new(Box::new(observer))), ..self.clone() }
+    }
+
+    /// Says what happened, if somebody listens.
+    #[inline]
+    pub fn tell(&self, event: &Event) {
+        if let Some(observer) = &self.observer {
+            observer.observe(event);
+        }
     }
 
     /// A hasher for a map whose order of iteration can show, so that a simulated run shows the same one every time.

@@ -1,7 +1,8 @@
 //! What happened, said once, for every kind of listener.
 //!
 //! A herd is seen by comparing two counters, what callers asked for and what reached the origin; if each part of a system
-//! names them in its own way nobody compares them. Policies tell an [`Observer`] what happened, as [`Event`]s. This file
+//! names them in its own way nobody compares them. Policies tell the [`Observer`] of their
+//! [`Env`](crate::Env::observed_by) what happened, as [`Event`]s. This file
 //! is the only one that knows which [`Metric`] an event belongs to and what that is called, so the library, the proxy,
 //! the lab and the dashboard count the same things under the same names.
 //!
@@ -19,7 +20,10 @@
 //! ```
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -38,6 +42,8 @@ pub enum Event {
         /// How long it took.
         took: Duration,
     },
+    /// A load was begun.
+    Load,
     /// A flight landed and this many callers shared it beyond the first.
     FlightShared {
         /// How many followers there were.
@@ -73,6 +79,12 @@ pub enum Event {
 pub trait Observer: Send + Sync {
     /// Something happened.
     fn observe(&self, event: &Event);
+}
+
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn observe(&self, event: &Event) {
+        (**self).observe(event);
+    }
 }
 
 /// How a metric changes.
@@ -120,6 +132,7 @@ metrics! {
     OriginRequests Counter "herdproof_origin_requests_total"       "Requests that reached the origin."
     OriginFailures Counter "herdproof_origin_failures_total"       "Requests to the origin that failed."
     OriginNanos    Counter "herdproof_origin_nanoseconds_total"    "Time spent waiting for the origin, in nanoseconds."
+    Loads          Counter "herdproof_loads_total"                 "Loads that were begun."
     FlightShared   Counter "herdproof_flight_shared_total"         "Callers answered by a load that another caller began."
     CacheHits      Counter "herdproof_cache_hits_total"            "Lookups answered from memory with a fresh value."
     CacheStale     Counter "herdproof_cache_stale_total"           "Lookups answered from memory with a stale value."
@@ -175,6 +188,7 @@ impl Observer for Counts {
                 self.add(Metric::OriginFailures, u64::from(!ok));
                 self.add(Metric::OriginNanos, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
             }
+            Event::Load => self.add(Metric::Loads, 1),
             Event::FlightShared { followers } => self.add(Metric::FlightShared, followers),
             Event::CacheHit => self.add(Metric::CacheHits, 1),
             Event::CacheStale => self.add(Metric::CacheStale, 1),
@@ -215,6 +229,7 @@ mod tests {
             (Event::OriginRequest, Metric::OriginRequests),
             (Event::OriginAnswer { ok: false, took: Duration::ZERO }, Metric::OriginFailures),
             (Event::OriginAnswer { ok: true, took }, Metric::OriginNanos),
+            (Event::Load, Metric::Loads),
             (Event::FlightShared { followers: 3 }, Metric::FlightShared),
             (Event::CacheHit, Metric::CacheHits),
             (Event::CacheStale, Metric::CacheStale),

@@ -73,6 +73,7 @@ use table::{Begun, Ended, Place, Removed, Shard, Table};
 
 use crate::{
     env::{Env, MapHasher, Tick},
+    event::Event,
     sync::MutexGuard,
 };
 
@@ -241,7 +242,9 @@ where
         self.0.table.shards().map(|shard| Stats { in_air: shard.len() as u64, ..shard.tally }).sum()
     }
 
+    #[inline]
     fn lead(&self, begun: Begun) -> Lead<'_, K, V, E> {
+        self.0.env.tell(&Event::Load);
         Lead::new(&self.0, begun)
     }
 }
@@ -267,7 +270,10 @@ where
             // The lock is not held when the key is dropped, which may do anything.
             match self.join(&shared, shard) {
                 Joining::Aboard { at } => return Err(Flight::aboard(shared, Joined { led: false, at })),
-                Joining::Overloaded => return Err(Flight::refused(FlightError::Overloaded)),
+                Joining::Overloaded => {
+                    self.env.tell(&Event::Refusal);
+                    return Err(Flight::refused(FlightError::Overloaded));
+                }
                 Joining::Reentrant => return Err(Flight::refused(FlightError::Reentrant)),
                 Joining::Gone => {}
             }
@@ -310,18 +316,25 @@ where
             drop((key, unneeded));
             return None;
         }
-        Self::ended_in_company(shard, place)
+        self.ended_in_company(shard, place)
+    }
+
+    /// A flight has left the table; gives what is shared of it. To be called without the lock: the key is dropped.
+    fn left(&self, Removed { key, shared }: Removed<K, V, E>) -> Option<Arc<Shared<V, E>>> {
+        drop(key);
+        let followers = shared.as_ref().map_or(0, |shared| shared.followers());
+        if followers > 0 {
+            self.env.tell(&Event::FlightShared { followers });
+        }
+        shared
     }
 
     #[inline(never)]
-    fn ended_in_company(mut shard: MutexGuard<'_, Shard<K, V, E>>, place: Place) -> Option<Arc<Shared<V, E>>> {
+    fn ended_in_company(&self, mut shard: MutexGuard<'_, Shard<K, V, E>>, place: Place) -> Option<Arc<Shared<V, E>>> {
         let ended = shard.remove_unless_landed(place);
         drop(shard);
         match ended? {
-            Ended::Removed(Removed { key, shared }) => {
-                drop(key);
-                shared
-            }
+            Ended::Removed(removed) => self.left(removed),
             Ended::Lingers(shared) => Some(shared),
         }
     }
@@ -338,7 +351,7 @@ where
         let Some(removed) = shard.remove(place) else { return };
         shard.tally.abandoned += u64::from(why == Removal::GivenUp);
         drop(shard);
-        drop(removed);
+        drop(self.left(removed));
     }
 
     fn abandon(&self) -> Abandon {

@@ -31,6 +31,7 @@ use super::*;
 use crate::{
     env::{Task, Tick, sim::Sim},
     error::Panic,
+    event::{Counts, Metric},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -113,6 +114,47 @@ fn a_ready_load_gives_its_value_and_leaves_nothing() {
     assert_eq!(landed, Landed { value: 7, led: true, shared: false, waited: Duration::ZERO });
     scene.check_nothing_is_left();
     assert!(scene.sim.finish().is_ok(), "a ready load needs no task");
+}
+
+#[test]
+fn nothing_of_a_ready_load_is_kept_in_the_place_that_is_used_again() {
+    let mut scene = Scene::new();
+    let owned = Arc::new(());
+    for round in 0..3 {
+        let (one, other) = (Arc::clone(&owned), Arc::clone(&owned));
+        let ready = scene.group.run("key", || async move {
+            drop(one);
+            Ok(round)
+        });
+        assert_eq!(scene.sim.run(ready).unwrap().value, round);
+        // Of another kind, and much larger than what is worth keeping.
+        let large = [round; 2048];
+        let ready = scene.group.run("key", || async move {
+            drop(other);
+            Ok(large[1000])
+        });
+        assert_eq!(scene.sim.run(ready).unwrap().value, round);
+        let pending = scene.run(MS);
+        assert_eq!(scene.sim.run(pending).unwrap().value, round + 1, "a load that has to wait moves out");
+    }
+    assert_eq!(Arc::strong_count(&owned), 1, "what the loads captured is gone");
+    let failed = scene.group.run("key", || async { panic!("at once") });
+    assert!(catch_unwind(AssertUnwindSafe(|| scene.sim.run(failed))).is_err());
+    let ready = scene.group.run("key", || async { Ok(9) });
+    assert_eq!(scene.sim.run(ready).unwrap().value, 9);
+}
+
+#[test]
+fn an_observer_hears_of_loads_and_of_who_shared_them() {
+    let mut scene = Scene::new();
+    let counts = Arc::new(Counts::default());
+    scene.group = Group::builder(&scene.env.observed_by(Arc::clone(&counts))).max_followers(4).build();
+    let crowd = scene.crowd(6, MS);
+    let refused = scene.answers(crowd).iter().filter(|answer| answer.is_err()).count();
+    let alone = scene.group.run("other", || async { Ok(1) });
+    scene.sim.run(alone).unwrap();
+    let heard = [Metric::Loads, Metric::FlightShared, Metric::Refusals].map(|metric| counts.get(metric));
+    assert_eq!((heard, refused), ([2, 4, 1], 1));
 }
 
 #[test]
