@@ -12,6 +12,7 @@
 //! assert_eq!(report.arms[0].figure("calls"), Some(500.0));
 //! ```
 
+mod arrivals;
 mod crowd;
 mod demo;
 mod origin;
@@ -19,12 +20,15 @@ mod picture;
 pub mod real;
 mod report;
 mod scenario;
+mod service;
 mod slowdown;
 mod timeline;
 
+pub use arrivals::poisson;
 pub use demo::{Comparison, Demo, Outcome, Way};
 pub use origin::Origin;
 pub use report::{Arm, Check, Figure, Parameter, Report, Source};
 pub use scenario::{Scenario, Settings, UnknownScenario, all, find};
+pub use service::{Plan, Seen, Service, Unserved};
 pub use slowdown::Slowdown;
 pub use timeline::{Shape, Timeline};

@@ -74,6 +74,8 @@ pub enum Measured {
     Count(u64),
     /// Milliseconds.
     Millis(f64),
+    /// A ratio, a rate, a share: read to two digits.
+    Number(f64),
 }
 
 /// Something that was claimed, put to the test.
@@ -101,6 +103,8 @@ pub enum Source {
     Formula,
     /// A measurement that others have published.
     Published,
+    /// What this library promises.
+    Promise,
 }
 
 impl Report {
@@ -120,7 +124,7 @@ impl Arm {
     pub fn figure(&self, key: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.key == key).map(|figure| match figure.value {
             Measured::Count(count) => count as f64,
-            Measured::Millis(millis) => millis,
+            Measured::Millis(value) | Measured::Number(value) => value,
         })
     }
 }
@@ -129,6 +133,11 @@ impl Figure {
     /// A number of things.
     pub fn count(key: &'static str, title: &'static str, count: u64) -> Figure {
         Figure { key, title, value: Measured::Count(count) }
+    }
+
+    /// A ratio, a rate, a share.
+    pub fn number(key: &'static str, title: &'static str, number: f64) -> Figure {
+        Figure { key, title, value: Measured::Number(number) }
     }
 
     /// A time.

@@ -12,6 +12,7 @@
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
+//! | [`histogram`] | guesses about how long things take |
 //! | [`error`] | endings that cannot be told apart |
 //!
 //! ```
@@ -39,6 +40,7 @@ pub mod error;
 pub mod event;
 pub mod flight;
 pub mod gate;
+pub mod histogram;
 mod sync;
 
 pub use backoff::Backoff;

@@ -50,6 +50,7 @@ impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Measured::Count(count) => f.pad(&count.to_string()),
+            Measured::Number(number) => f.pad(&format!("{number:.2}")),
             Measured::Millis(millis) => f.pad(&format!("{millis:.1} ms")),
         }
     }
