@@ -136,39 +136,35 @@ impl Service {
     fn put_to_work(&self) {
         loop {
             let mut state = self.0.state.lock();
-            if state.busy >= state.plan.workers || state.line.is_empty() {
+            if state.busy >= state.plan.workers {
                 return;
             }
+            let Some(job) = state.line.pop_front() else { return };
             state.busy += 1;
             drop(state);
-            self.0.env.spawn(self.clone().work()).detach();
+            self.0.env.spawn(self.clone().work(job)).detach();
         }
     }
 
     /// One worker: serves until the line is empty or there are too many workers.
-    async fn work(self) {
+    async fn work(self, first: Job) {
         let Inner { env, rng, state } = &*self.0;
-        while let Some((job, time)) = Service::next(state, rng) {
-            env.sleep(time).await;
+        let mut next = Some(first);
+        while let Some(job) = next {
+            let Plan { time, exponential, .. } = self.plan();
+            // One minus a number below one is never zero.
+            let factor = if exponential { -(1.0 - rng.unit()).ln() } else { 1.0 };
+            env.sleep(time.mul_f64(factor)).await;
             let mut state = state.lock();
             match job.0.send(()) {
                 Ok(()) => state.seen.served.record(env.now()),
                 Err(()) => state.seen.wasted += 1,
             }
+            next = if state.busy > state.plan.workers { None } else { state.line.pop_front() };
+            if next.is_none() {
+                state.busy -= 1;
+            }
         }
-    }
-
-    /// The next in the line, and how long it takes. If there is none for this worker, it is no longer busy.
-    fn next(state: &Mutex<State>, rng: &Rng) -> Option<(Job, Duration)> {
-        let mut state = state.lock();
-        let plan = state.plan;
-        let job = if state.busy > plan.workers { None } else { state.line.pop_front() };
-        if job.is_none() {
-            state.busy -= 1;
-        }
-        // One minus a number below one is never zero.
-        let factor = if plan.exponential { -(1.0 - rng.unit()).ln() } else { 1.0 };
-        job.map(|job| (job, plan.time.mul_f64(factor)))
     }
 }
 
