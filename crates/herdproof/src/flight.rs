@@ -204,7 +204,7 @@ where
     {
         match self.0.board(key) {
             Ok(begun) => {
-                let lead = self.lead(begun);
+                let mut lead = self.lead(begun);
                 let landing = Landing::new(lead.share());
                 lead.run(|| {
                     let load = load(landing);

@@ -66,16 +66,12 @@ impl<F: Send + 'static> Berth<F> {
     /// Drops the load, and gives its place if it is worth keeping.
     #[inline]
     pub(super) fn vacate(self) -> Option<Spare> {
-        match self {
-            Berth::Kept(mut place) => {
-                place.set(None);
-                Some(place)
-            }
-            Berth::Made(mut place) if size_of::<F>() <= LARGEST_SPARE => {
-                place.set(None);
-                Some(Box::new(place))
-            }
-            Berth::Made(_) | Berth::None => None,
-        }
+        let mut place = match self {
+            Berth::Kept(place) => place,
+            Berth::Made(place) if size_of::<F>() <= LARGEST_SPARE => Box::new(place),
+            Berth::Made(_) | Berth::None => return None,
+        };
+        place.set(None);
+        Some(place)
     }
 }

@@ -86,13 +86,13 @@ where
     }
 
     /// What those aboard share, made now if nobody has joined yet.
-    pub(super) fn share(&self) -> Lander<V, E> {
-        let shared = self
-            .group
-            .table
-            .shard(self.place.hash)
-            .seat(self.place)
-            .map(|seat| Arc::clone(seat.share(|| self.group.shared(self.place))));
+    pub(super) fn share(&mut self) -> Lander<V, E> {
+        let mut shard = self.group.table.shard(self.place.hash);
+        let unneeded = shard.keep(self.spare.take());
+        let seat = shard.seat(self.place);
+        let shared = seat.map(|seat| Arc::clone(seat.share(|| self.group.shared(self.place))));
+        drop(shard);
+        drop(unneeded);
         // Only the leader takes its flight out, so it is there.
         let shared = shared.unwrap_or_else(|| Arc::new(self.group.shared(self.place)));
         Lander { shared, home: Arc::clone(self.group) as Arc<dyn Home> }

@@ -122,9 +122,12 @@ fn nothing_of_a_ready_load_is_kept_in_the_place_that_is_used_again() {
     let owned = Arc::new(());
     for round in 0..3 {
         let (one, other) = (Arc::clone(&owned), Arc::clone(&owned));
-        let ready = scene.group.run("key", || async move {
-            drop(one);
-            Ok(round)
+        // It holds on to what it captured until it is dropped.
+        let ready = scene.group.run("key", || {
+            poll_fn(move |_| {
+                assert!(Arc::strong_count(&one) > 1);
+                Poll::Ready(Ok(round))
+            })
         });
         assert_eq!(scene.sim.run(ready).unwrap().value, round);
         // Of another kind, and much larger than what is worth keeping.
