@@ -57,7 +57,7 @@ pub enum Run {
     Go { program: &'static str, args: &'static [&'static str] },
 }
 
-/// A measured value. Less is better in every unit used here.
+/// A measured value. Less is better in every unit used here, but for those with a goal of "exactly".
 pub struct Value {
     /// Such as "ns/event".
     pub unit: &'static str,
@@ -67,12 +67,13 @@ pub struct Value {
 
 /// What a ratio is to reach.
 pub struct Goal {
-    /// Against whom: a subject; "best", for whichever of them is best; another case, for ourselves in that one; or
-    /// "limit", for a goal in absolute numbers.
+    /// Against whom: a subject; "best", for whichever of them is best; another case, for ourselves in that one;
+    /// "limit", for a goal in absolute numbers; or "exactly", where there is no better or worse, but one number is right.
+    /// A case with goals of that kind has no others, and is printed as a table.
     pub peer: &'static str,
     /// In which unit.
     pub unit: &'static str,
-    /// How many times better than the peer; for "limit", the value not to exceed.
+    /// How many times better than the peer; for "limit", the value not to exceed; for "exactly", the value.
     pub at_least: f64,
 }
 

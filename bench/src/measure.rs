@@ -25,6 +25,14 @@ impl Row {
         self.values.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
+    pub(crate) fn max(&self) -> f64 {
+        self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    pub(crate) fn is_always(&self, value: f64) -> bool {
+        self.values.iter().all(|seen| *seen == value)
+    }
+
     pub(crate) fn median(&self) -> f64 {
         let mut values = self.values.clone();
         values.sort_by(f64::total_cmp);

@@ -2,7 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{Bench, measure::Row};
+use crate::{Bench, Case, Goal, measure::Row};
+
+/// The peer of a goal that is one number.
+const EXACTLY: &str = "exactly";
 
 struct Ratio {
     case: &'static str,
@@ -30,6 +33,11 @@ fn ratios(bench: &Bench, rows: &[Row]) -> Vec<Ratio> {
         let ours = case.subjects[0].name;
         for own in rows.iter().filter(|row| row.case == case.name && row.subject == ours) {
             let goal_for = |peer: &str| case.goals.iter().find(|goal| goal.peer == peer && goal.unit == own.unit);
+            if let Some(goal) = goal_for(EXACTLY) {
+                let ratio = if own.is_always(goal.at_least) { 1.0 } else { 0.0 };
+                ratios.push(Ratio { case: case.name, unit: own.unit.clone(), peer: EXACTLY, ratio, goal: Some(1.0) });
+                continue;
+            }
             let mut compare = |peer, theirs, goal| {
                 let ratio = times_better(own.min(), theirs);
                 ratios.push(Ratio { case: case.name, unit: own.unit.clone(), peer, ratio, goal });
@@ -59,19 +67,72 @@ fn ratios(bench: &Bench, rows: &[Row]) -> Vec<Ratio> {
 
 pub(crate) fn print(bench: &Bench, rows: &[Row], as_json: bool) {
     let ratios = ratios(bench, rows);
-    println!("{:<22} {:<18} {:>12} {:>12}  unit", "case", "subject", "min", "median");
-    for row in rows {
-        println!("{:<22} {:<18} {:>12} {:>12}  {}", row.case, row.subject, round(row.min()), round(row.median()), row.unit);
+    let (tables, lists): (Vec<&Case>, Vec<&Case>) = bench.cases.iter().partition(|case| is_table(case));
+    let is_listed = |name: &str| lists.iter().any(|case| case.name == name);
+    if rows.iter().any(|row| is_listed(row.case)) {
+        print_lists(rows.iter().filter(|row| is_listed(row.case)), ratios.iter().filter(|ratio| is_listed(ratio.case)));
     }
-    println!("\n{:<22} {:<18} {:>12} {:>12}  {:<10} unit", "case", "peer", "times better", "goal", "");
-    for ratio in &ratios {
-        let goal = ratio.goal.map_or(String::new(), |goal| format!(">= {goal}"));
-        let met = ratio.met().map_or("", |met| if met { "met" } else { "NOT MET" });
-        println!("{:<22} {:<18} {:>12} {goal:>12}  {met:<10} {}", ratio.case, ratio.peer, round(ratio.ratio), ratio.unit);
+    for case in tables.iter().filter(|case| rows.iter().any(|row| row.case == case.name)) {
+        print_table(case, rows);
     }
     if as_json {
         println!("{}", json(bench, rows, &ratios));
     }
+}
+
+fn print_lists<'a>(rows: impl Iterator<Item = &'a Row>, ratios: impl Iterator<Item = &'a Ratio>) {
+    println!("{:<22} {:<18} {:>12} {:>12}  unit", "case", "subject", "min", "median");
+    for row in rows {
+        let (min, median) = (round(row.min()), round(row.median()));
+        println!("{:<22} {:<18} {min:>12} {median:>12}  {}", row.case, row.subject, row.unit);
+    }
+    println!("\n{:<22} {:<18} {:>12} {:>12}  {:<10} unit", "case", "peer", "times better", "goal", "");
+    for ratio in ratios {
+        let goal = ratio.goal.map_or(String::new(), |goal| format!(">= {goal}"));
+        let (times, met) = (round(ratio.ratio), verdict(ratio.met()));
+        println!("{:<22} {:<18} {times:>12} {goal:>12}  {met:<10} {}", ratio.case, ratio.peer, ratio.unit);
+    }
+}
+
+fn verdict(met: Option<bool>) -> &'static str {
+    met.map_or("", |met| if met { "met" } else { "NOT MET" })
+}
+
+fn is_table(case: &Case) -> bool {
+    case.goals.iter().any(|goal| goal.peer == EXACTLY)
+}
+
+/// A line for each subject and a column for each goal, with its number on top. What differs from that is marked.
+fn print_table(case: &Case, rows: &[Row]) {
+    let heads: Vec<(&str, &str)> =
+        case.goals.iter().map(|goal| goal.unit.split_once(' ').unwrap_or((goal.unit, ""))).collect();
+    let line = |name: &str, cells: Vec<String>, verdict: &str| {
+        let widths = heads.iter().map(|(one, two)| one.len().max(two.len()) + 3);
+        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        println!("{}", format!("{name:<18} {cells}  {verdict}").trim_end());
+    };
+    println!();
+    line(case.name, heads.iter().map(|(one, _)| format!("{one} ")).collect(), "");
+    line("", heads.iter().map(|(_, two)| format!("{two} ")).collect(), "");
+    line("goal", case.goals.iter().map(|goal| format!("{} ", goal.at_least)).collect(), "");
+    for (index, subject) in case.subjects.iter().enumerate() {
+        let seen = |goal: &Goal| {
+            rows.iter().find(|row| row.case == case.name && row.subject == subject.name && row.unit == goal.unit)
+        };
+        let is_met = |goal: &Goal| seen(goal).is_some_and(|row| row.is_always(goal.at_least));
+        let cell = |goal: &Goal| {
+            let mark = if is_met(goal) { ' ' } else { '!' };
+            format!("{}{mark}", seen(goal).map_or("-".into(), span))
+        };
+        let is_ours = index == 0;
+        let met = is_ours.then(|| case.goals.iter().all(is_met));
+        line(subject.name, case.goals.iter().map(cell).collect(), verdict(met));
+    }
+}
+
+/// One number, if it was the same in every round.
+fn span(row: &Row) -> String {
+    if row.is_always(row.min()) { row.min().to_string() } else { format!("{}-{}", row.min(), row.max()) }
 }
 
 fn json(bench: &Bench, rows: &[Row], ratios: &[Ratio]) -> Json {

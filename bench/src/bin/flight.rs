@@ -7,27 +7,48 @@
 //! with the crowd (`herd-*`). Errors and cancelled callers are when things go wrong in production: a failing origin must
 //! not be asked once per caller (`failing`), and a key nobody waits for any more must not stay (`leftovers`).
 //!
+//! What callers are promised when things go wrong is not faster or slower but right or wrong (`semantics`). Three follow a
+//! leader whose load waits, and what is counted is how many loads were begun and how many of the three were answered:
+//!
+//! - `leave`: the leader is dropped. The load should not begin again, and the followers have its value.
+//! - `panic`: every load panics. The followers should have an error, without a load and a panic each, and `later` is
+//!   whether the key still works for a load that does not panic.
+//! - `fail`: every load fails. The followers should have the load's own error from one load.
+//! - `deadline`: the leader has a deadline, by what the peer offers or else by tokio's timeout. It should leave with an
+//!   error (`left`), and the load go on for the others.
+//! - `forget`: whether a newcomer begins a load of its own after `forget`, or `remove` or `invalidate` where that is what
+//!   there is.
+//! - `shared`: whether callers are told that the answer was shared, the leader included, and that it was not when the
+//!   leader was alone.
+//! - `choice`: whether one can choose that a load nobody waits for is cancelled, and that it finishes.
+//!
 //! Peers keep what they promise in different ways, which the rows show but do not explain:
 //!
 //! - moka, `quick_cache` and foyer are caches: in `uncontended` they also pay for insertion and eviction, and in the herd
 //!   for insertion. They take no part in `threads-2`, where they would answer from memory.
 //! - foyer and herdproof run a load that is not ready at once as a task of its own, so that no caller can stop it; with
 //!   all the others the first caller drives the load. For foyer's `leftovers` that means loads that still run.
-//! - `dashmap+Shared` is the recipe people write by hand: a `DashMap` of `futures::Shared`.
+//! - `dashmap+Shared` is the recipe people write by hand: a `DashMap` of `futures::Shared`. The leader takes the key out,
+//!   so where it left, the followers have their value but later callers have the same one for ever, and where the key was
+//!   forgotten, it takes out the newcomer's load. `semantics` does not look that far.
+//! - moka tells whether the value came from the caller's own load, which does not tell a leader that it had followers.
 //! - `Go x/sync` is measured in CPU time of the whole process, since its collector runs beside it, and has string keys.
-//!   Its calls cannot be cancelled, so it leaves nothing over. It takes part where the Debian packages `golang-go` and
-//!   `golang-golang-x-sync-dev` are installed.
+//!   Its calls cannot be cancelled, so it leaves nothing over, and is not in `semantics`. It takes part where the Debian
+//!   packages `golang-go` and `golang-golang-x-sync-dev` are installed.
 
 #[path = "flight/peers.rs"]
 mod peers;
 #[path = "flight/scenes.rs"]
 mod scenes;
+#[path = "flight/semantics.rs"]
+mod semantics;
 
 use std::process::ExitCode;
 
 use herdproof_bench::{Bench, Case, Counting, Goal, Run, Subject};
 use peers::{AsyncSingleflight, Foyer, Herdproof, Moka, Peer, QuickCache, SharedFuture, SingleflightAsync, Uniflight};
 use scenes::{failing, herd, leftovers, threads, uncontended};
+use semantics::semantics;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -115,6 +136,14 @@ fn main() -> ExitCode {
                                     AsyncSingleflight, QuickCache, Foyer, Moka),
                 goals: vec![Goal { peer: "limit", unit: "bytes/key", at_least: 1.0 }],
                 ops: 100_000,
+                instructions: false,
+            },
+            Case {
+                name: "semantics",
+                subjects: subjects!(semantics: Herdproof, SingleflightAsync, Uniflight, SharedFuture,
+                                    AsyncSingleflight, QuickCache, Foyer, Moka),
+                goals: semantics::right(3).map(|(unit, at_least)| Goal { peer: "exactly", unit, at_least }).into(),
+                ops: 3,
                 instructions: false,
             },
         ],

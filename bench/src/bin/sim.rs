@@ -1,12 +1,7 @@
 //! The simulated world: its event queue alone, and clients as tasks on it.
 //! needs: valgrind, simpy
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, process::ExitCode, time::Duration};
 
 use herdproof::{Sim, env::sim::EventQueue};
 use herdproof_bench::{Bench, Case, Counting, Goal, Run, Subject, Value, cpu_time, live_bytes, peak_bytes, reset_peak};

@@ -3,14 +3,23 @@
 //! Each is used as its documentation says and with its defaults. All live for the whole program, so that nobody pays for
 //! handles, and every call is a future that begins when it is polled.
 
-use std::{error::Error, fmt, future::Future};
+use std::{
+    error::Error,
+    fmt,
+    future::{Future, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use dashmap::{DashMap, Entry};
 use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
-use herdproof::{Env, flight::Group};
+use herdproof::{
+    Env,
+    flight::{Abandon, FlightError, Group},
+};
 
 /// What a load comes to.
 pub(crate) type Answer = Result<u64, Refused>;
@@ -26,6 +35,21 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
+/// Why a caller has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The load failed, and the caller has the load's own error.
+    Refused,
+    /// Anything else, such as that somebody's load has failed or panicked.
+    Other,
+}
+
+impl From<Refused> for Why {
+    fn from(_: Refused) -> Self {
+        Why::Refused
+    }
+}
+
 /// Fewer than the keys of a scene, so that the caches evict as they do in production.
 const CAPACITY: usize = 10_000;
 
@@ -34,11 +58,44 @@ pub(crate) trait Peer: Send + Sync + Sized + 'static {
 
     fn new() -> Self;
 
-    /// Joins the load of this key, or begins it; `None` if it failed.
-    fn call<L, F>(&'static self, key: u64, load: L) -> impl Future<Output = Option<u64>> + Send
+    /// Joins the load of this key, or begins it.
+    fn call<L, F>(&'static self, key: u64, load: L) -> impl Future<Output = Result<u64, Why>> + Send
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static;
+
+    /// As `call`, for a caller that waits no longer than this.
+    fn call_within<L, F>(
+        &'static self,
+        limit: Duration,
+        key: u64,
+        load: L,
+    ) -> impl Future<Output = Result<u64, Why>> + Send
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        async move { tokio::time::timeout(limit, self.call(key, load)).await.unwrap_or(Err(Why::Other)) }
+    }
+
+    /// As `call`, for what it says of whether the answer was shared; `None` where it says nothing.
+    fn call_told<L, F>(&'static self, key: u64, load: L) -> impl Future<Output = Option<bool>> + Send
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.call(key, load).map(|_| None)
+    }
+
+    /// Lets the next caller of this key begin anew, by whatever comes closest to that.
+    fn forget(&'static self, _key: u64) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
+
+    /// One that does so with a load when its last caller leaves; `None` where it cannot be chosen.
+    fn abandoning(_how: Abandon) -> Option<Self> {
+        None
+    }
 }
 
 pub(crate) type Herdproof = Group<u64, u64, Refused>;
@@ -50,12 +107,42 @@ impl Peer for Herdproof {
         Group::new(&Env::system())
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.run(key, load).await.ok().map(|landed| landed.value)
+        Ok(self.run(key, load).await?.value)
+    }
+
+    async fn call_within<L, F>(&'static self, limit: Duration, key: u64, load: L) -> Result<u64, Why>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        Ok(self.run(key, load).by(Env::system().now() + limit).await?.value)
+    }
+
+    async fn call_told<L, F>(&'static self, key: u64, load: L) -> Option<bool>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.run(key, load).await.ok().map(|landed| landed.shared)
+    }
+
+    async fn forget(&'static self, key: u64) {
+        Group::forget(self, &key);
+    }
+
+    fn abandoning(how: Abandon) -> Option<Self> {
+        Some(Group::builder(&Env::system()).abandon(how).build())
+    }
+}
+
+impl From<FlightError<Refused>> for Why {
+    fn from(error: FlightError<Refused>) -> Self {
+        if matches!(error, FlightError::Load(_)) { Why::Refused } else { Why::Other }
     }
 }
 
@@ -68,12 +155,12 @@ impl Peer for SingleflightAsync {
         Self::new()
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.work(key, load).await.ok()
+        Ok(self.work(key, load).await?)
     }
 }
 
@@ -86,12 +173,18 @@ impl Peer for Uniflight {
         Self::new()
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.execute(&key, load).await.ok()?.ok()
+        Ok(self.execute(&key, load).await??)
+    }
+}
+
+impl From<uniflight::LeaderPanicked> for Why {
+    fn from(_: uniflight::LeaderPanicked) -> Self {
+        Why::Other
     }
 }
 
@@ -104,7 +197,7 @@ impl Peer for SharedFuture {
         Self::new()
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
@@ -117,7 +210,11 @@ impl Peer for SharedFuture {
         if led {
             self.remove(&key);
         }
-        answer.ok()
+        Ok(answer?)
+    }
+
+    async fn forget(&'static self, key: u64) {
+        self.remove(&key);
     }
 }
 
@@ -130,12 +227,18 @@ impl Peer for AsyncSingleflight {
         Self::new()
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.work(&key, load()).await.ok()
+        Ok(self.work(&key, load()).await?)
+    }
+}
+
+impl From<Option<Refused>> for Why {
+    fn from(error: Option<Refused>) -> Self {
+        error.map_or(Why::Other, Why::from)
     }
 }
 
@@ -148,12 +251,16 @@ impl Peer for QuickCache {
         Self::new(CAPACITY)
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.get_or_insert_async(&key, load()).await.ok()
+        Ok(self.get_or_insert_async(&key, load()).await?)
+    }
+
+    async fn forget(&'static self, key: u64) {
+        self.remove(&key);
     }
 }
 
@@ -166,12 +273,22 @@ impl Peer for Foyer {
         foyer::CacheBuilder::new(CAPACITY).build()
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.get_or_fetch(&key, load).await.ok().map(|entry| *entry)
+        Ok(*self.get_or_fetch(&key, load).await?)
+    }
+
+    async fn forget(&'static self, key: u64) {
+        self.remove(&key);
+    }
+}
+
+impl From<foyer::Error> for Why {
+    fn from(error: foyer::Error) -> Self {
+        error.downcast_ref().map_or(Why::Other, |_: &Refused| Why::Refused)
     }
 }
 
@@ -184,11 +301,30 @@ impl Peer for Moka {
         Self::new(CAPACITY as u64)
     }
 
-    async fn call<L, F>(&'static self, key: u64, load: L) -> Option<u64>
+    async fn call<L, F>(&'static self, key: u64, load: L) -> Result<u64, Why>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        self.try_get_with(key, load()).await.ok()
+        Ok(self.try_get_with(key, load()).await?)
+    }
+
+    /// What it says is whether this caller's own load gave the value.
+    async fn call_told<L, F>(&'static self, key: u64, load: L) -> Option<bool>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.entry(key).or_try_insert_with(load()).await.ok().map(|entry| !entry.is_fresh())
+    }
+
+    async fn forget(&'static self, key: u64) {
+        self.invalidate(&key).await;
+    }
+}
+
+impl From<Arc<Refused>> for Why {
+    fn from(_: Arc<Refused>) -> Self {
+        Why::Refused
     }
 }

@@ -18,8 +18,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::peers::{Answer, Peer, Refused};
 
-const HOT: u64 = 42;
-const VALUE: u64 = 17;
+pub(crate) const HOT: u64 = 42;
+pub(crate) const VALUE: u64 = 17;
 
 /// How many tasks arrive at once: few enough that the runtime gets to them while they are in the processor's cache.
 const BATCH: u64 = 1_000;
@@ -32,7 +32,7 @@ pub(crate) fn uncontended<P: Peer>(ops: u64) -> Vec<Value> {
     async fn calls<P: Peer>(peer: &'static P, keys: Range<u64>) {
         for key in keys {
             let value = peer.call(black_box(key), move || async move { Ok(key) }).await;
-            assert_eq!(value, Some(key), "{} in uncontended", P::NAME);
+            assert_eq!(value, Ok(key), "{} in uncontended", P::NAME);
         }
     }
     on_one_thread(async move {
@@ -112,7 +112,7 @@ async fn follow<P: Peer>(peer: &'static P, crowd: &'static Crowd, in_turn: bool)
         second_turn(crowd).await;
     }
     let value = peer.call(HOT, || crowd.load()).await;
-    if value == Some(VALUE) {
+    if value == Ok(VALUE) {
         crowd.answered();
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn threads<P: Peer>(ops: u64) -> Vec<Value> {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let key = random >> 58;
                 let value = peer.call(key, move || async move { Ok(key) }).await;
-                assert_eq!(value, Some(key), "{} on two threads", P::NAME);
+                assert_eq!(value, Ok(key), "{} on two threads", P::NAME);
             }
             begun.elapsed()
         })
@@ -173,7 +173,7 @@ pub(crate) fn failing<P: Peer>(callers: u64) -> Vec<Value> {
         let (peer, crowd) = (leak(P::new()), Crowd::of(callers));
         for _ in 0..callers {
             tokio::spawn(async {
-                if peer.call(HOT, || refused(crowd)).await.is_none() {
+                if peer.call(HOT, || refused(crowd)).await.is_err() {
                     crowd.answered();
                 }
             });
@@ -210,10 +210,10 @@ pub(crate) fn leftovers<P: Peer>(keys: u64) -> Vec<Value> {
 }
 
 /// What the callers of a scene and their loads have in common.
-struct Crowd {
+pub(crate) struct Crowd {
     /// Closed to let the loads go on.
-    gate: Semaphore,
-    loads: AtomicU64,
+    pub(crate) gate: Semaphore,
+    pub(crate) loads: AtomicU64,
     /// Callers who wait for the right answer.
     left: AtomicU64,
     last_answered: Notify,
@@ -222,7 +222,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn of(callers: u64) -> &'static Crowd {
+    pub(crate) fn of(callers: u64) -> &'static Crowd {
         leak(Crowd {
             gate: Semaphore::new(0),
             loads: AtomicU64::new(0),
@@ -232,7 +232,7 @@ impl Crowd {
         })
     }
 
-    async fn load(&self) -> Answer {
+    pub(crate) async fn load(&self) -> Answer {
         self.loads.fetch_add(1, Relaxed);
         drop(self.gate.acquire().await);
         Ok(VALUE)
@@ -251,18 +251,18 @@ impl Crowd {
 }
 
 /// Waits until every task that was ready has been polled, and those that these have woken or spawned: tasks take turns.
-async fn settle() {
+pub(crate) async fn settle() {
     for _ in 0..3 {
         tokio::spawn(async {}).await.expect("an empty task does not fail");
     }
 }
 
-fn on_one_thread<T>(scene: impl Future<Output = T>) -> T {
+pub(crate) fn on_one_thread<T>(scene: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(scene)
 }
 
-fn leak<T>(value: T) -> &'static T {
+pub(crate) fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
