@@ -17,6 +17,9 @@ use std::process::ExitCode;
 pub use alloc::{Counting, allocations, keep_memory, live_bytes, peak_bytes, reset_peak};
 pub use measure::cpu_time;
 
+/// The name of a subject that is no peer but what cannot be done without; "best" is not measured against it.
+pub const FLOOR: &str = "floor";
+
 /// One benchmark: a name and its cases.
 pub struct Bench {
     /// What `cargo xtask bench` calls it.

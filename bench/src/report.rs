@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{Bench, Case, Goal, measure::Row};
+use crate::{Bench, Case, FLOOR, Goal, measure::Row};
 
 /// The peer of a goal that is one number.
 const EXACTLY: &str = "exactly";
@@ -48,7 +48,7 @@ fn ratios(bench: &Bench, rows: &[Row]) -> Vec<Ratio> {
                 compare(peer.subject, peer.min(), goal_for(peer.subject).map(|goal| goal.at_least));
             }
             if let Some(goal) = goal_for("best")
-                && let Some(best) = peers().map(Row::min).min_by(f64::total_cmp)
+                && let Some(best) = peers().filter(|peer| peer.subject != FLOOR).map(Row::min).min_by(f64::total_cmp)
             {
                 compare(goal.peer, best, Some(goal.at_least));
             }

@@ -6,8 +6,9 @@
 use std::{
     error::Error,
     fmt,
-    future::{Future, ready},
-    sync::Arc,
+    future::{Future, poll_fn, ready},
+    sync::{Arc, Mutex, OnceLock},
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -143,6 +144,52 @@ impl Peer for Herdproof {
 impl From<FlightError<Refused>> for Why {
     fn from(error: FlightError<Refused>) -> Self {
         if matches!(error, FlightError::Load(_)) { Why::Refused } else { Why::Other }
+    }
+}
+
+/// Not a peer but the least there is: one load, whatever the key, and a list of wakers. What it costs is what tasks cost.
+#[derive(Default)]
+pub(crate) struct Floor {
+    answer: OnceLock<Answer>,
+    followers: Mutex<Option<Vec<Waker>>>,
+}
+
+impl Peer for Floor {
+    const NAME: &'static str = herdproof_bench::FLOOR;
+
+    fn new() -> Self {
+        Self::default()
+    }
+
+    async fn call<L, F>(&'static self, _key: u64, load: L) -> Result<u64, Why>
+    where
+        L: FnOnce() -> F + Send + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let leads = {
+            let mut followers = self.followers.lock().expect("nobody panics");
+            let leads = followers.is_none();
+            followers.get_or_insert_default();
+            leads
+        };
+        let answer = if leads {
+            let answer = load().await;
+            self.answer.set(answer.clone()).expect("one leads");
+            let followers = self.followers.lock().expect("nobody panics").take();
+            followers.into_iter().flatten().for_each(Waker::wake);
+            answer
+        } else {
+            poll_fn(|cx| match self.answer.get() {
+                Some(answer) => Poll::Ready(answer.clone()),
+                None => {
+                    let mut followers = self.followers.lock().expect("nobody panics");
+                    followers.get_or_insert_default().push(cx.waker().clone());
+                    Poll::Pending
+                }
+            })
+            .await
+        };
+        answer.map_err(|Refused| Why::Refused)
     }
 }
 
