@@ -35,11 +35,13 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
+pub mod budget;
 pub mod env;
 pub mod error;
 pub mod event;
 pub mod flight;
 pub mod gate;
+pub mod hedge;
 pub mod histogram;
 mod sync;
 
