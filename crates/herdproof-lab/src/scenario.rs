@@ -1,6 +1,7 @@
 //! The catalogue of experiments.
 
 mod callers;
+mod hedging;
 mod hot_key;
 mod keyed_mutex;
 mod retry_wall;
@@ -58,6 +59,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "keyed-mutex",
         title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
         run: keyed_mutex::run,
+    },
+    Scenario {
+        name: "hedging",
+        title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
+        run: hedging::run,
     },
 ];
 

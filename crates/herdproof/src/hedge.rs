@@ -65,6 +65,7 @@ pub struct Hedge(Arc<Rules>);
 pub struct HedgeBuilder {
     env: Env,
     quantile: f64,
+    fixed: Option<Duration>,
     least: Duration,
     samples: u32,
     ratio: f64,
@@ -77,6 +78,8 @@ type Condition = Box<dyn Fn() -> bool + Send + Sync>;
 
 struct Rules {
     quantile: f64,
+    /// How long to wait whatever is known.
+    fixed: Option<Duration>,
     least: Duration,
     samples: u32,
     failures: f64,
@@ -125,6 +128,13 @@ impl HedgeBuilder {
         self
     }
 
+    /// Waits this long for a hedge, whatever is known. For contrast, and where the time is known better than it can be
+    /// learned: a fixed wait hedges everything when everything is slow.
+    pub fn at(mut self, wait: Duration) -> HedgeBuilder {
+        self.fixed = Some(wait);
+        self
+    }
+
     /// The shortest wait for a hedge; 1 ms unless told otherwise.
     pub fn least(mut self, wait: Duration) -> HedgeBuilder {
         self.least = wait;
@@ -163,10 +173,11 @@ impl HedgeBuilder {
 
     /// The rule.
     pub fn build(self) -> Hedge {
-        let HedgeBuilder { env, quantile, least, samples, ratio, failures, budget, conditions } = self;
+        let HedgeBuilder { env, quantile, fixed, least, samples, ratio, failures, budget, conditions } = self;
         let own = Budget::builder(&env).ratio(ratio).floor(0.0).without_circuit().build();
         Hedge(Arc::new(Rules {
             quantile,
+            fixed,
             least,
             samples,
             failures,
@@ -190,6 +201,7 @@ impl Hedge {
         HedgeBuilder {
             env: env.clone(),
             quantile: 0.95,
+            fixed: None,
             least: Duration::from_millis(1),
             samples: 100,
             ratio: 0.05,
@@ -275,6 +287,9 @@ async fn either<F: Future>(mut first: Pin<&mut F>, mut second: Pin<&mut F>) -> (
 
 impl Rules {
     fn wait(&self) -> Option<Duration> {
+        if self.fixed.is_some() {
+            return self.fixed;
+        }
         let known = self.times.len() >= self.samples;
         known.then(|| self.times.quantile(self.quantile)).flatten().map(|time| time.max(self.least))
     }

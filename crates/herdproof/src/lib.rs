@@ -7,6 +7,7 @@
 //! | module | what it is against |
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
+//! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
@@ -62,6 +63,8 @@ mod guide {
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
+    #[doc = include_str!("../../../docs/guide/hedge.md")]
+    mod hedge {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
 }
