@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`backoff`] | retries that march in step |
+//! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -35,12 +36,14 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
+pub mod budget;
 pub mod env;
 pub mod error;
 pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+pub mod retry;
 mod sync;
 
 pub use backoff::Backoff;
@@ -60,6 +63,8 @@ mod guide {
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
+    #[doc = include_str!("../../../docs/guide/retry.md")]
+    mod retry {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
 }

@@ -1,0 +1,214 @@
+//! What was earned and spent lately, in tenths of a window.
+
+use std::{
+    array,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::{Spend, Stats};
+use crate::env::Tick;
+
+/// How many slots are remembered.
+const WINDOW: u64 = 10;
+/// Places in a ring: more than are remembered, so that what is being forgotten is not yet overwritten.
+const RING: u64 = 16;
+
+/// Cuts time into slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    /// How much of a slot a nanosecond is, in parts of 2^64: a product is cheaper than a quotient.
+    per_nano: u64,
+}
+
+/// First attempts counted by slot, without a lock. A word of the ring holds a slot's number, cut to 24 bits, over a count
+/// of 40 bits.
+#[derive(Debug)]
+pub(super) struct Earned([AtomicU64; RING as usize]);
+
+const COUNT: u32 = 40;
+const NUMBERS: u64 = (1 << (64 - COUNT)) - 1;
+/// By how many slots nobody is late.
+const LATE: u64 = 1000;
+
+/// What was spent. An extra is held until it ends, and counts from when it was charged until a window after that, or for
+/// as long as it is held if that is longer.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The latest slot that anybody spoke of; somebody with an older reading of the clock is moved up to it.
+    latest: u64,
+    /// Extras that were begun and have ended, by the slot they were charged in.
+    ended: [Ended; RING as usize],
+    pub(super) stats: Stats,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    slot: u64,
+    count: u64,
+}
+
+impl Slots {
+    pub(super) fn new(window: Duration) -> Slots {
+        // A slot of at least two nanoseconds, so that the quotient fits.
+        let width = (window.as_nanos() / u128::from(WINDOW)).max(2);
+        Slots { per_nano: u64::try_from((1u128 << 64).div_ceil(width)).unwrap_or(u64::MAX) }
+    }
+
+    #[inline]
+    pub(super) fn slot(self, at: Tick) -> u64 {
+        ((u128::from(at.as_nanos()) * u128::from(self.per_nano)) >> 64) as u64
+    }
+}
+
+impl Earned {
+    /// Nothing, as of this slot.
+    pub(super) fn new(slot: u64) -> Earned {
+        Earned(array::from_fn(|_| AtomicU64::new((slot & NUMBERS) << COUNT)))
+    }
+
+    #[inline]
+    pub(super) fn add(&self, slot: u64) {
+        let place = &self.0[place(slot)];
+        // Should the place be given to another slot between these two lines, that one gets a tenth too much.
+        if place.load(Ordering::Relaxed) >> COUNT == slot & NUMBERS {
+            place.fetch_add(1, Ordering::Relaxed);
+        } else {
+            Self::turn(place, slot);
+        }
+    }
+
+    /// Gives the place to a newer slot. Who comes with an older one, after having slept for more than a window, is not
+    /// counted. Since numbers wrap around, an older slot is one that is a little behind, and all others are newer.
+    #[cold]
+    fn turn(place: &AtomicU64, slot: u64) {
+        let _ = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            match (word >> COUNT).wrapping_sub(slot) & NUMBERS {
+                0 => Some(word + 1),
+                1..LATE => None,
+                LATE.. => Some(((slot & NUMBERS) << COUNT) | 1),
+            }
+        });
+    }
+
+    /// How many there were in the window that ends with this slot.
+    pub(super) fn sum(&self, slot: u64) -> u64 {
+        let words = self.0.iter().map(|place| place.load(Ordering::Relaxed));
+        let recent = words.filter(|word| slot.wrapping_sub(word >> COUNT) & NUMBERS < WINDOW);
+        recent.map(|word| word & ((1 << COUNT) - 1)).sum()
+    }
+}
+
+impl Ledger {
+    /// The slot to judge by: this one, or the latest that anybody came with.
+    pub(super) fn reach(&mut self, slot: u64) -> u64 {
+        self.latest = self.latest.max(slot);
+        self.latest
+    }
+
+    /// Charges an extra if what was spent leaves one of `credit`.
+    pub(super) fn charge(&mut self, slot: u64, credit: f64) -> bool {
+        // A millionth is more than rounding loses, and less than anybody earns.
+        let affordable = credit - self.spent(slot) as f64 > 1.0 - 1e-6;
+        if affordable {
+            self.stats.held += 1;
+        } else {
+            self.stats.no_credit += 1;
+        }
+        affordable
+    }
+
+    /// What counts as spent in the window that ends with this slot.
+    pub(super) fn spent(&self, slot: u64) -> u64 {
+        let recent = self.ended.iter().filter(|ended| slot.saturating_sub(ended.slot) < WINDOW);
+        self.stats.held + recent.map(|ended| ended.count).sum::<u64>()
+    }
+
+    /// An extra that was charged in this slot has ended; `None` if it never began.
+    pub(super) fn end(&mut self, slot: u64, begun: Option<Spend>) {
+        self.stats.held = self.stats.held.saturating_sub(1);
+        match begun {
+            None => {
+                self.stats.given_back += 1;
+                return;
+            }
+            Some(Spend::Retry) => self.stats.retries += 1,
+            Some(Spend::Hedge) => self.stats.hedges += 1,
+            Some(Spend::Refresh) => self.stats.refreshes += 1,
+        }
+        let ended = &mut self.ended[place(slot)];
+        if ended.slot < slot {
+            *ended = Ended { slot, count: 0 };
+        }
+        if ended.slot == slot {
+            ended.count += 1;
+        }
+    }
+}
+
+#[inline]
+fn place(slot: u64) -> usize {
+    (slot % RING) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_a_tenth_of_the_window_to_the_end_of_the_clock() {
+        let slots = Slots::new(Duration::from_secs(10));
+        let at = |nanos| slots.slot(Tick::from_nanos(nanos));
+        assert_eq!((at(0), at(999_999_999), at(1_000_000_000), at(7_500_000_000)), (0, 0, 1, 7));
+        let end = at(u64::MAX);
+        assert!((18_446_744_073..=18_446_744_075).contains(&end), "{end}");
+    }
+
+    #[test]
+    fn what_was_earned_is_forgotten_after_ten_slots() {
+        let earned = Earned::new(3);
+        for slot in 100..130 {
+            earned.add(slot);
+        }
+        assert_eq!([129, 130, 138, 139].map(|slot| earned.sum(slot)), [10, 9, 1, 0]);
+    }
+
+    #[test]
+    fn a_late_reading_of_the_clock_neither_wipes_nor_counts_in_a_newer_slot() {
+        let earned = Earned::new(0);
+        earned.add(100);
+        earned.add(100 - RING);
+        assert_eq!(earned.sum(100), 1);
+        earned.add(99);
+        assert_eq!(earned.sum(100), 2);
+    }
+
+    #[test]
+    fn numbers_of_slots_may_wrap_around_and_a_clock_may_be_at_any() {
+        for start in [0, 1, NUMBERS / 2, NUMBERS - 3, NUMBERS, 5 * NUMBERS + 7] {
+            let earned = Earned::new(start);
+            for slot in start..start + 7 {
+                earned.add(slot);
+            }
+            assert_eq!(earned.sum(start + 6), 7, "from {start}");
+            // Nothing for weeks, then one.
+            for later in [start + 6 + WINDOW, start + NUMBERS / 2 + 9, start + NUMBERS - 2 * LATE] {
+                assert_eq!(earned.sum(later), 0, "from {start} at {later}");
+                earned.add(later);
+                assert_eq!(earned.sum(later), 1, "from {start} at {later}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_extra_counts_for_as_long_as_it_is_held_and_at_least_for_a_window() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.charge(20, 1.0));
+        assert!(!ledger.charge(20 + 1000, 1.0), "it is still held");
+        ledger.end(20, Some(Spend::Retry));
+        assert_eq!(ledger.spent(20 + 1000), 0, "its window is long over");
+        assert!(ledger.charge(2000, 1.0));
+        ledger.end(2000, Some(Spend::Retry));
+        assert_eq!([2009, 2010].map(|slot| ledger.spent(slot)), [1, 0]);
+    }
+}
