@@ -88,7 +88,15 @@ pub struct RetryBuilder {
     fault: Backoff,
     overload: Backoff,
     timeout: Option<Duration>,
-    budget: Option<Option<Budget>>,
+    payment: Payment,
+}
+
+/// What retries are paid from.
+#[derive(Clone, Debug)]
+enum Payment {
+    OwnBudget,
+    Budget(Budget),
+    Nothing,
 }
 
 struct Rules {
@@ -100,11 +108,11 @@ struct Rules {
     budget: Option<Budget>,
 }
 
-/// The delays of one operation, by what they follow.
-#[derive(Default)]
+/// The delays of one operation. Both go on with every attempt: an origin that fails first and is overloaded then has been
+/// asked twice.
 struct Waits {
-    fault: Option<Delays>,
-    overload: Option<Delays>,
+    fault: Delays,
+    overload: Delays,
 }
 
 impl RetryBuilder {
@@ -136,20 +144,24 @@ impl RetryBuilder {
     /// What retries are paid from; a budget of its own unless told otherwise. Give the same to everything that makes extra
     /// calls to the same upstream.
     pub fn budget(mut self, budget: &Budget) -> RetryBuilder {
-        self.budget = Some(Some(budget.clone()));
+        self.payment = Payment::Budget(budget.clone());
         self
     }
 
     /// Lets retries multiply the load as they will. For contrast, and where something else bounds them.
     pub fn without_budget(mut self) -> RetryBuilder {
-        self.budget = Some(None);
+        self.payment = Payment::Nothing;
         self
     }
 
     /// The rule.
     pub fn build(self) -> Retry {
-        let RetryBuilder { env, attempts, fault, overload, timeout, budget } = self;
-        let budget = budget.unwrap_or_else(|| Some(Budget::new(&env)));
+        let RetryBuilder { env, attempts, fault, overload, timeout, payment } = self;
+        let budget = match payment {
+            Payment::OwnBudget => Some(Budget::new(&env)),
+            Payment::Budget(budget) => Some(budget),
+            Payment::Nothing => None,
+        };
         Retry(Arc::new(Rules { rng: env.rng("retry"), attempts, fault, overload, timeout, budget }))
     }
 }
@@ -168,7 +180,7 @@ impl Retry {
             fault: Backoff::exponential(Duration::from_millis(50)),
             overload: Backoff::exponential(Duration::from_secs(1)),
             timeout: None,
-            budget: None,
+            payment: Payment::OwnBudget,
         }
     }
 
@@ -239,7 +251,7 @@ impl Retry {
             budget.first(ask.at);
         }
         let mut extra = None;
-        let mut waits = Waits::default();
+        let mut waits = None;
         loop {
             ask.deadline = earlier(deadline, rules.timeout.map(|timeout| ask.at + timeout));
             let outcome = by(env, ask.deadline, work(ask.clone())).await.unwrap_or(Err(Failure::TimedOut));
@@ -285,14 +297,15 @@ impl Rules {
         &self,
         now: Tick,
         deadline: Option<Tick>,
-        waits: &mut Waits,
+        waits: &mut Option<Waits>,
         next: &Next,
     ) -> Result<(Tick, Option<Extra>), Stop> {
         let (pace, after, charged) = match *next {
             Next::Stop(why) => return Err(why),
             Next::Wait { pace, after, charged } => (pace, after, charged),
         };
-        let resume = now + waits.delay(self, pace, after);
+        let waits = waits.get_or_insert_with(|| Waits::new(self));
+        let resume = now + waits.delay(&self.rng, pace, after);
         if deadline.is_some_and(|deadline| resume >= deadline) {
             return Err(Stop::Deadline);
         }
@@ -305,14 +318,19 @@ impl Rules {
 }
 
 impl Waits {
-    fn delay(&mut self, rules: &Rules, pace: Pace, after: Option<RetryAfter>) -> Duration {
-        let delays = match pace {
-            Pace::Fault => self.fault.get_or_insert_with(|| rules.fault.delays()),
-            Pace::Overload => self.overload.get_or_insert_with(|| rules.overload.delays()),
+    fn new(rules: &Rules) -> Waits {
+        Waits { fault: rules.fault.delays(), overload: rules.overload.delays() }
+    }
+
+    fn delay(&mut self, rng: &Rng, pace: Pace, after: Option<RetryAfter>) -> Duration {
+        let (delays, other) = match pace {
+            Pace::Fault => (&mut self.fault, &mut self.overload),
+            Pace::Overload => (&mut self.overload, &mut self.fault),
         };
+        other.next(rng);
         match after {
-            Some(after) => delays.next_after(after, &rules.rng),
-            None => delays.next(&rules.rng),
+            Some(after) => delays.next_after(after, rng),
+            None => delays.next(rng),
         }
     }
 }
@@ -336,14 +354,14 @@ pub async fn by<F: Future>(env: &Env, deadline: Option<Tick>, work: F) -> Option
 /// What the outcome says, by the rule for the answers and errors in it.
 #[inline]
 fn judge<T, E>(classify: &impl Classify<T, E>, outcome: Result<T, Failure<E>>) -> (Verdict, Result<T, Failure<E>>) {
-    let (plain, wrap): (Result<T, E>, fn(E) -> Failure<E>) = match outcome {
-        Ok(value) => (Ok(value), Failure::Failed),
-        Err(Failure::Failed(error)) => (Err(error), Failure::Failed),
-        Err(Failure::Unsent(error)) => (Err(error), Failure::Unsent),
-        Err(Failure::NoRetry(error)) => (Err(error), Failure::NoRetry),
-        Err(failure @ (Failure::TimedOut | Failure::Refused(_))) => return (Verdict::Fault, Err(failure)),
-    };
-    (classify.classify(&plain), plain.map_err(wrap))
+    let judge = |plain: Result<T, E>, wrap: fn(E) -> Failure<E>| (classify.classify(&plain), plain.map_err(wrap));
+    match outcome {
+        Ok(value) => judge(Ok(value), Failure::Failed),
+        Err(Failure::Failed(error)) => judge(Err(error), Failure::Failed),
+        Err(Failure::Unsent(error)) => judge(Err(error), Failure::Unsent),
+        Err(Failure::NoRetry(error)) => judge(Err(error), Failure::NoRetry),
+        Err(failure @ (Failure::TimedOut | Failure::Refused(_))) => (Verdict::Fault, Err(failure)),
+    }
 }
 
 fn earlier(a: Option<Tick>, b: Option<Tick>) -> Option<Tick> {

@@ -62,7 +62,7 @@ pub(super) enum Pace {
 
 impl Made {
     /// What to do after an attempt that failed this way, or gave an answer that speaks against the origin (`None`).
-    pub(super) fn next(&self, failed: Option<Kind>, verdict: &Verdict) -> Next {
+    pub(super) fn next(self, failed: Option<Kind>, verdict: &Verdict) -> Next {
         let refused = match failed {
             Some(Kind::Refused(refusal)) => Some(refusal),
             _ => None,
@@ -97,7 +97,7 @@ impl Made {
     }
 
     /// The end, with what there was at last.
-    pub(super) fn gave_up<E>(&self, failure: Failure<E>, why: Stop) -> GaveUp<E> {
+    pub(super) fn gave_up<E>(self, failure: Failure<E>, why: Stop) -> GaveUp<E> {
         GaveUp { failure, why, attempts: self.attempts }
     }
 }

@@ -176,6 +176,13 @@ fn an_overload_is_given_more_time_and_what_the_server_asks_for() {
 }
 
 #[test]
+fn an_overload_after_a_fault_is_not_treated_as_the_first_trouble() {
+    let double = |ms| Backoff::exponential(MS * ms).jitter(Jitter::None);
+    let rule = |rule: RetryBuilder| rule.backoff(double(10)).overload_backoff(double(100));
+    assert_eq!(play(rule, &[failed("a"), failed("busy"), Ok(7)]).at_ms(), [0, 10, 210]);
+}
+
+#[test]
 fn a_caller_that_is_retrying_gets_one_attempt_and_earns_nothing() {
     let env = Sim::new(1).env();
     let budget = Budget::builder(&env).ratio(1.0).floor(0.0).build();
@@ -274,6 +281,10 @@ impl Drop for Guest {
 
 #[test]
 fn every_attempt_passes_the_gates_and_no_permit_is_held_through_a_backoff() {
+    async fn work(env: &Env) -> Result<u8, &'static str> {
+        env.sleep(MS).await;
+        Err("a")
+    }
     let mut sim = Sim::new(1);
     let env = sim.env();
     let (retry, room) = (steady(&env).build(), Room::default());
@@ -283,10 +294,6 @@ fn every_attempt_passes_the_gates_and_no_permit_is_held_through_a_backoff() {
         let env = clock;
         retry.run(&env, sort, Ask::new(&env), async |ask| Ok(guard(&env, &room, sort, ask, || work(&env)).await?)).await
     });
-    async fn work(env: &Env) -> Result<u8, &'static str> {
-        env.sleep(MS).await;
-        Err("a")
-    }
     // Attempts at 0, 11 and 22 ms take a millisecond each.
     for (at, within) in [(0, 1), (5, 0), (11, 1), (15, 0), (22, 1), (30, 0)] {
         sim.run_until(Tick::ZERO + MS * at);
