@@ -4,6 +4,9 @@ mod callers;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
+mod metastable;
+mod retry_chain;
+mod retry_storm;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
@@ -64,6 +67,21 @@ const CATALOGUE: &[Scenario] = &[
         name: "hedging",
         title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
         run: hedging::run,
+    },
+    Scenario {
+        name: "retry-storm",
+        title: "an outage of two seconds, and a crowd that retries in step long after it",
+        run: retry_storm::run,
+    },
+    Scenario {
+        name: "retry-chain",
+        title: "three services that each try three times: 27 calls, or one and a little",
+        run: retry_chain::run,
+    },
+    Scenario {
+        name: "metastable",
+        title: "a service that stays down after what took it down is gone",
+        run: metastable::run,
     },
 ];
 

@@ -9,6 +9,7 @@
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
 //! | [`backoff`] | retries that march in step |
+//! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -44,6 +45,7 @@ pub mod flight;
 pub mod gate;
 pub mod hedge;
 pub mod histogram;
+pub mod retry;
 mod sync;
 
 pub use backoff::Backoff;
@@ -65,6 +67,8 @@ mod guide {
     mod gates {}
     #[doc = include_str!("../../../docs/guide/hedge.md")]
     mod hedge {}
+    #[doc = include_str!("../../../docs/guide/retry.md")]
+    mod retry {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
 }

@@ -12,7 +12,7 @@ use crate::env::Tick;
 /// How many slots are remembered.
 const WINDOW: u64 = 10;
 /// Places in a ring: more than are remembered, so that what is being forgotten is not yet overwritten.
-const RING: u64 = 16;
+const RING: usize = 16;
 
 /// Cuts time into slots.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Slots {
 /// First attempts counted by slot, without a lock. A word of the ring holds a slot's number, cut to 24 bits, over a count
 /// of 40 bits.
 #[derive(Debug)]
-pub(super) struct Earned([AtomicU64; RING as usize]);
+pub(super) struct Earned([AtomicU64; RING]);
 
 const COUNT: u32 = 40;
 const NUMBERS: u64 = (1 << (64 - COUNT)) - 1;
@@ -38,7 +38,7 @@ pub(super) struct Ledger {
     /// The latest slot that anybody spoke of; somebody with an older reading of the clock is moved up to it.
     latest: u64,
     /// Extras that were begun and have ended, by the slot they were charged in.
-    ended: [Ended; RING as usize],
+    ended: [Ended; RING],
     pub(super) stats: Stats,
 }
 
@@ -148,7 +148,7 @@ impl Ledger {
 
 #[inline]
 fn place(slot: u64) -> usize {
-    (slot % RING) as usize
+    usize::try_from(slot % RING as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
     fn a_late_reading_of_the_clock_neither_wipes_nor_counts_in_a_newer_slot() {
         let earned = Earned::new(0);
         earned.add(100);
-        earned.add(100 - RING);
+        earned.add(100 - RING as u64);
         assert_eq!(earned.sum(100), 1);
         earned.add(99);
         assert_eq!(earned.sum(100), 2);

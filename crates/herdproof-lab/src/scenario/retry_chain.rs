@@ -1,0 +1,244 @@
+//! Three services, one behind the other, each of which tries three times.
+//!
+//! Every layer is reasonable by itself, and together they make 27 calls of one when the last one is in trouble. Retrying only
+//! at the edge makes three, but a blip at the far end then costs the whole way again. Budgets bound each layer to a
+//! tenth more than it was asked, and three layers to a third more. What bounds the whole chain is to say it: who has
+//! tried and given up answers `x-no-retry`, who is a retry says `x-retry-attempt`, and only the layer next to the trouble
+//! tries again.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use herdproof::{
+    Env, Sim, Tick,
+    budget::Budget,
+    env::Rng,
+    gate::{Ask, result},
+    retry::{Failure, Retry, RetryBuilder, wire},
+};
+use parking_lot::Mutex;
+
+use super::Settings;
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    timeline::Timeline,
+};
+
+const LAYERS: u64 = 3;
+const USERS: f64 = 50.0;
+const HORIZON: Duration = Duration::from_secs(20);
+const BIN: Duration = Duration::from_millis(100);
+/// The share of calls that fail when nothing is wrong.
+const BLIPS: f64 = 0.05;
+
+pub(super) fn run(settings: Settings) -> Report {
+    let seed = settings.seed;
+    let naive = Pair::run(seed, false, |rule, _, _| rule.without_budget());
+    let edge = Pair::run(seed, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
+    let budget =
+        Pair::run(seed, false, |rule, _, env| rule.budget(&Budget::builder(env).floor(0.0).without_circuit().build()));
+    let ours = Pair::run(seed, true, |rule, _, _| rule);
+    let third = 1.1f64.powi(3);
+    let checks = vec![
+        Check::equal(Source::Article, "naive: 3^3 calls per user when the origin is down", &27.0, &naive.down.load()),
+        Check::equal(Source::Formula, "edge only: 3 calls per user", &3.0, &edge.down.load()),
+        Check::within(Source::Formula, "a budget of 10 % at each layer: 1.1^3", third, 0.05, budget.down.load()),
+        Check::at_most(Source::Promise, "defaults and headers: calls per user", 1.4, ours.down.load()),
+        Check::at_least(
+            Source::Promise,
+            "defaults and headers: when 5 % of calls fail, users served (%)",
+            99.0,
+            100.0 * ours.blips.success(),
+        ),
+        Check::within(
+            Source::Formula,
+            "defaults and headers: and calls per user, about 1 / (1 - 0.05)",
+            1.0 / (1.0 - BLIPS),
+            0.03,
+            ours.blips.load(),
+        ),
+        Check::at_most(
+            Source::Promise,
+            "defaults and headers: calls between the first two services per user, since the last one has retried",
+            1.02,
+            ours.blips.per_user(1),
+        ),
+    ];
+    let summary = format!(
+        "when the origin is down, one call becomes {:.0} with three tries at each of three layers, {:.0} with tries at the \
+         edge only, {:.2} with budgets alone and {:.2} with budgets and headers; and when 5 % of calls fail, the last serves \
+         {:.1} % of the users where no retries would serve 95 %.",
+        naive.down.load(),
+        edge.down.load(),
+        budget.down.load(),
+        ours.down.load(),
+        100.0 * ours.blips.success(),
+    );
+    Report {
+        scenario: "retry-chain",
+        seed,
+        parameters: vec![
+            Parameter::new("services", LAYERS),
+            Parameter::new("tries at each", 3),
+            Parameter::new("users", format!("{USERS}/s for {HORIZON:?}")),
+            Parameter::new("origin", "down; and again with 5 % of calls failing"),
+        ],
+        arms: vec![
+            naive.arm("three tries each"),
+            edge.arm("only at the edge"),
+            budget.arm("budgets alone"),
+            ours.arm("budgets and headers"),
+        ],
+        span: HORIZON,
+        checks,
+        summary,
+    }
+}
+
+/// One way of retrying, in an outage and in ordinary times.
+struct Pair {
+    down: Chain,
+    blips: Chain,
+}
+
+/// What a chain of services did.
+struct Chain {
+    users: u64,
+    served: u64,
+    /// Calls that reached each service, and last the origin.
+    calls: Vec<u64>,
+    timeline: Timeline,
+}
+
+/// A service: it answers a call by calling the next, and the last one calls the origin.
+struct Layer {
+    env: Env,
+    number: usize,
+    retry: Retry,
+    next: Option<Arc<Layer>>,
+    origin: Arc<Origin>,
+    /// Whether it reads and writes the headers.
+    headers: bool,
+}
+
+struct Origin {
+    env: Env,
+    rng: Rng,
+    failing: f64,
+    seen: Mutex<(Vec<u64>, Timeline)>,
+}
+
+/// What is said along with a call.
+type Headers = Vec<(&'static str, String)>;
+
+/// An answer that is none, and whether it says `x-no-retry`.
+#[derive(Clone, Copy, Debug)]
+struct Sorry {
+    no_retry: Option<&'static str>,
+}
+
+impl Layer {
+    /// Boxed, since the next service does the same.
+    fn call(self: Arc<Self>, told: Headers) -> Pin<Box<dyn Future<Output = Result<(), Sorry>> + Send>> {
+        Box::pin(async move {
+            self.origin.seen.lock().0[self.number] += 1;
+            let mut ask = Ask::new(&self.env);
+            if self.headers {
+                let value = |name| told.iter().find(|(told, _)| *told == name).map(|(_, value)| value.as_bytes());
+                ask = wire::read(ask, value).expect("services write what can be read");
+            }
+            let answer = self.retry.run(&self.env, result, ask, async |ask| self.pass_on(ask).await).await;
+            answer.map_err(|gave_up| Sorry { no_retry: gave_up.no_retry().then_some(wire::OVERLOADED) })
+        })
+    }
+
+    async fn pass_on(&self, ask: Ask) -> Result<(), Failure<Sorry>> {
+        let answer = match &self.next {
+            None => self.origin.call().await,
+            Some(next) => {
+                let mut headers = Headers::new();
+                wire::write(&ask, ask.at, |name, value| headers.push((name, value.to_string())));
+                Arc::clone(next).call(headers).await
+            }
+        };
+        answer.map_err(|sorry| match sorry.no_retry {
+            Some(value) if self.headers && wire::parse_no_retry(value.as_bytes()).is_ok() => Failure::NoRetry(sorry),
+            _ => Failure::Failed(sorry),
+        })
+    }
+}
+
+impl Origin {
+    async fn call(&self) -> Result<(), Sorry> {
+        {
+            let mut seen = self.seen.lock();
+            seen.1.record(self.env.now());
+            *seen.0.last_mut().expect("the origin is the last") += 1;
+        }
+        self.env.sleep(Duration::from_millis(1)).await;
+        if self.rng.chance(self.failing) { Err(Sorry { no_retry: None }) } else { Ok(()) }
+    }
+}
+
+impl Chain {
+    fn run(seed: u64, failing: f64, headers: bool, rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder) -> Chain {
+        let mut sim = Sim::new(seed);
+        let env = sim.env();
+        let calls = (0..=LAYERS).map(|_| 0).collect();
+        let origin = Arc::new(Origin {
+            env: env.clone(),
+            rng: env.rng("origin"),
+            failing,
+            seen: Mutex::new((calls, Timeline::new(BIN))),
+        });
+        let mut first: Option<Arc<Layer>> = None;
+        for number in (0..LAYERS).rev() {
+            let env = env.scope(number);
+            let retry = rule(Retry::builder(&env), number, &env).build();
+            let (next, origin) = (first.take(), Arc::clone(&origin));
+            let number = usize::try_from(number).unwrap_or(0);
+            first = Some(Arc::new(Layer { env, number, retry, next, origin, headers }));
+        }
+        let edge = first.expect("there are layers");
+        let served = Arc::new(Mutex::new(0));
+        let arrive = |_| {
+            let (edge, served) = (Arc::clone(&edge), Arc::clone(&served));
+            env.spawn(async move { *served.lock() += u64::from(edge.call(Headers::new()).await.is_ok()) }).detach();
+        };
+        sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| USERS, arrive));
+        sim.finish().expect("every call ends");
+        let (calls, timeline) = origin.seen.lock().clone();
+        let served = *served.lock();
+        Chain { users: calls[0], served, calls, timeline }
+    }
+
+    fn per_user(&self, service: usize) -> f64 {
+        self.calls[service] as f64 / self.users as f64
+    }
+
+    fn load(&self) -> f64 {
+        self.per_user(self.calls.len() - 1)
+    }
+
+    fn success(&self) -> f64 {
+        self.served as f64 / self.users as f64
+    }
+}
+
+impl Pair {
+    fn run(seed: u64, headers: bool, rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder + Copy) -> Pair {
+        Pair { down: Chain::run(seed, 1.0, headers, rule), blips: Chain::run(seed, BLIPS, headers, rule) }
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("calls", "calls", self.down.timeline.total()),
+            Figure::number("at_second_service", "at 2nd", self.down.per_user(1)),
+            Figure::number("at_third_service", "at 3rd", self.down.per_user(2)),
+            Figure::number("at_origin", "at origin", self.down.load()),
+            Figure::number("at_origin_with_blips", "5 %: calls", self.blips.load()),
+            Figure::number("served_with_blips_percent", "served %", 100.0 * self.blips.success()),
+        ];
+        Arm::new(name, figures, self.down.timeline.clone())
+    }
+}

@@ -1,0 +1,296 @@
+//! An origin that answers 500 for two seconds, and a crowd that retries every two seconds.
+//!
+//! The outage is over when the crowd returns, but the crowd is what fails now: everybody at one instant, a short line, the
+//! rest refused and told nothing better than to come back in step. So the origin is idle for most of every two seconds
+//! and overrun at the end of them. Doubling the delay makes the spikes rarer, not lower. Jitter fills the time between
+//! them. The budget does not come back with the crowd at all: those who failed together learn it at once, and everybody
+//! after them finds an origin that works.
+//!
+//! That is the honest price of a budget: the crowd that hit the outage is not saved by it. Who can wait should wait in a
+//! line or for an appointment, not by retrying.
+//!
+//! Corrects: "spikes at 2, 4, 6 s, each as high as the crowd". With the origin back at 2 s each spike is lower than the last
+//! by what the line takes in.
+
+use std::{sync::Arc, time::Duration};
+
+use herdproof::{
+    Backoff, Env, Sim, Tick,
+    backoff::Jitter,
+    budget::Budget,
+    gate::{Ask, Verdict, result},
+    retry::{Failure, Retry, RetryBuilder},
+};
+use parking_lot::Mutex;
+
+use super::Settings;
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    service::{Plan, Seen, Service, Unserved},
+};
+
+const CLIENTS: u64 = 10;
+/// Callers within each client when the outage begins.
+const CALLERS: u64 = 100;
+const CROWD: u64 = CLIENTS * CALLERS;
+/// Users a second who come anyway.
+const USERS: f64 = 50.0;
+const OUTAGE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const HORIZON: Duration = Duration::from_secs(40);
+const BIN: Duration = Duration::from_millis(100);
+const ORIGIN: Plan = Plan { line: 40, ..Plan::new(20, Duration::from_millis(50)) };
+
+pub(super) fn run(settings: Settings) -> Report {
+    let seed = settings.seed;
+    let backoff = |backoff: Backoff| move |rule: RetryBuilder| rule.backoff(backoff.clone()).overload_backoff(backoff);
+    let persistent = |rule: RetryBuilder| rule.attempts(100).without_budget();
+    let fixed = herd(seed, |rule| persistent(backoff(Backoff::constant(OUTAGE).jitter(Jitter::None))(rule)));
+    let doubled = herd(seed, |rule| persistent(backoff(Backoff::exponential(OUTAGE).jitter(Jitter::None))(rule)));
+    let jittered = herd(seed, |rule| persistent(backoff(Backoff::exponential(OUTAGE))(rule)));
+    let ours = herd(seed, |rule| rule);
+    let mut checks = checks(&fixed, &doubled, &jittered, &ours);
+    checks.extend(anchors(seed));
+    let summary = format!(
+        "retrying every 2 s keeps the origin over its capacity until {:.1} s after an outage of 2 s, doubling until \
+         {:.1} s, full jitter until {:.1} s. With a budget that is over after {:.1} s and the load is {:.2} calls per user \
+         instead of {:.2}; {} users got an error, {} of whom came after the outage.",
+        fixed.over_until().as_secs_f64(),
+        doubled.over_until().as_secs_f64(),
+        jittered.over_until().as_secs_f64(),
+        ours.over_until().as_secs_f64(),
+        ours.load(),
+        fixed.load(),
+        ours.failed,
+        ours.failed_after,
+    );
+    Report {
+        scenario: "retry-storm",
+        seed,
+        parameters: vec![
+            Parameter::new("clients", CLIENTS),
+            Parameter::new("callers each", CALLERS),
+            Parameter::new("users after that", format!("{USERS}/s")),
+            Parameter::new("outage", format!("{OUTAGE:?}")),
+            Parameter::new("timeout", format!("{TIMEOUT:?}")),
+            Parameter::new("origin", format!("{}/s, line of {}", ORIGIN.capacity(), ORIGIN.line)),
+        ],
+        arms: vec![
+            fixed.arm("every 2 s"),
+            doubled.arm("doubled"),
+            jittered.arm("doubled + full jitter"),
+            ours.arm("defaults, with budget"),
+        ],
+        span: HORIZON,
+        checks,
+        summary,
+    }
+}
+
+/// What a herd did.
+struct Herd {
+    seen: Seen,
+    users: u64,
+    failed: u64,
+    /// Of those, how many came after the outage.
+    failed_after: u64,
+}
+
+fn herd(seed: u64, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let service = Service::new(&env, "origin", BIN, Plan { down: true, ..ORIGIN });
+    let clients: Vec<(Env, Retry)> = (0..CLIENTS)
+        .map(|id| env.scope(id))
+        .map(|env| (env.clone(), rule(Retry::builder(&env)).timeout(TIMEOUT).build()))
+        .collect();
+    // Users, those who failed, and those of them who came after the outage.
+    let tally = Arc::new(Mutex::new([0; 3]));
+    let arrive = |number: u64| {
+        let (env, retry) = clients[usize::try_from(number % CLIENTS).unwrap_or(0)].clone();
+        let (service, tally) = (service.clone(), Arc::clone(&tally));
+        tally.lock()[0] += 1;
+        let after = env.now() >= Tick::ZERO + OUTAGE;
+        env.clone()
+            .spawn(async move {
+                let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + TIMEOUT);
+                let call = async |_| service.call().await.map_err(Failure::Failed);
+                if retry.run(&env, sort, ask, call).await.is_err() {
+                    let mut tally = tally.lock();
+                    tally[1] += 1;
+                    tally[2] += u64::from(after);
+                }
+            })
+            .detach();
+    };
+    let (healer, clock) = (service.clone(), env.clone());
+    env.spawn(async move {
+        clock.sleep(OUTAGE).await;
+        healer.change(|plan| plan.down = false);
+    })
+    .detach();
+    (0..CROWD).for_each(arrive);
+    sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| USERS, arrive));
+    sim.run_until(Tick::ZERO + HORIZON + TIMEOUT * 2);
+    let [users, failed, failed_after] = *tally.lock();
+    Herd { seen: service.seen(), users, failed, failed_after }
+}
+
+fn sort(outcome: &Result<(), Unserved>) -> Verdict {
+    match outcome {
+        Ok(()) => Verdict::Ok,
+        Err(Unserved::Down) => Verdict::Fault,
+        Err(Unserved::Full) => Verdict::Overload { after: None },
+    }
+}
+
+impl Herd {
+    fn load(&self) -> f64 {
+        self.seen.calls.total() as f64 / self.users as f64
+    }
+
+    /// The end of the last tenth of a second in which more calls came than the origin can serve.
+    fn over_until(&self) -> Duration {
+        let most = ORIGIN.capacity() * BIN.as_secs_f64();
+        let over = self.seen.calls.occupied().filter(|(_, calls)| *calls as f64 > most).last();
+        BIN * over.map_or(0, |(bin, _)| u32::try_from(bin + 1).unwrap_or(u32::MAX))
+    }
+
+    fn calls_at(&self, second: usize) -> u64 {
+        self.seen.calls.counts().get(second * 10).copied().unwrap_or(0)
+    }
+
+    fn spike(&self) -> u64 {
+        self.seen.calls.counts().iter().skip(1).copied().max().unwrap_or(0)
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("calls", "calls", self.seen.calls.total()),
+            Figure::number("calls_per_user", "per user", self.load()),
+            Figure::count("peak_after_first_100ms", "later peak", self.spike()),
+            Figure::time("over_capacity_until_ms", "over until", self.over_until()),
+            Figure::count("served", "served", self.users - self.failed),
+            Figure::count("failed", "failed", self.failed),
+        ];
+        Arm::new(name, figures, self.seen.calls.clone())
+    }
+}
+
+fn checks(fixed: &Herd, doubled: &Herd, jittered: &Herd, ours: &Herd) -> Vec<Check> {
+    // A tenth of the first attempts, and three a second of each client for as long as it ran.
+    let floor = 3.0 * CLIENTS as f64 * (HORIZON.as_secs_f64() + 10.0);
+    let most = 1.0 + 0.1 + floor / ours.users as f64;
+    // What the line and the workers take in at once, and what the workers finish within the tenth of a second.
+    let taken = (ORIGIN.line + ORIGIN.workers) as f64 + ORIGIN.capacity() * BIN.as_secs_f64();
+    let worst = |naive: &[&Herd]| naive.iter().map(|herd| herd.over_until()).min().unwrap_or_default();
+    let mut checks = vec![Check::at_least(
+        Source::Article,
+        "every 2 s: the spike at 2 s is as high as the crowd",
+        CROWD as f64,
+        fixed.calls_at(2) as f64,
+    )];
+    for (spike, second) in [(1.0, 4), (2.0, 6)] {
+        checks.push(Check::at_least(
+            Source::Article,
+            format!("every 2 s: the spike at {second} s is as high as the crowd, less what the line took in"),
+            CROWD as f64 - spike * taken,
+            fixed.calls_at(second) as f64,
+        ));
+    }
+    checks.extend([
+        Check::at_least(
+            Source::Article,
+            "doubled: the spikes are as high, at 2, 6 and 14 s (the lowest of them)",
+            CROWD as f64 - 2.0 * taken,
+            [2, 6, 14].map(|second| doubled.calls_at(second)).into_iter().min().unwrap_or(0) as f64,
+        ),
+        Check::at_most(
+            Source::Promise,
+            "defaults: calls per user, at most 1 + budget + floor x clients",
+            most,
+            ours.load(),
+        ),
+        Check::at_most(
+            Source::Promise,
+            "defaults: within capacity sooner than in every other arm (s)",
+            worst(&[fixed, doubled, jittered]).as_secs_f64() - 0.1,
+            ours.over_until().as_secs_f64(),
+        ),
+        Check::at_most(
+            Source::Promise,
+            "defaults: who comes after the outage is served (errors, % of users)",
+            0.1,
+            100.0 * ours.failed_after as f64 / ours.users as f64,
+        ),
+    ]);
+    checks
+}
+
+/// The table of Marc Brooker's retry simulation (brooker.co.za, February 2022), made with the library: clients at ten calls
+/// a second against an origin that fails a share of all calls. Its bucket holds five tokens and earns a tenth per call;
+/// that is a floor of five per window, and a window as long as the run.
+fn anchors(seed: u64) -> Vec<Check> {
+    let none = |rule: RetryBuilder, _: &Env| rule.attempts(1).without_budget();
+    let three = |rule: RetryBuilder, _: &Env| rule.attempts(4).without_budget();
+    let bucket = |rule: RetryBuilder, env: &Env| {
+        let bucket = Budget::builder(env).floor(5.0 / 20.0).window(Duration::from_secs(20)).without_circuit();
+        rule.attempts(100).budget(&bucket.build())
+    };
+    let rules: [(&str, &Rule, [(f64, f64, f64); 3]); 3] = [
+        ("no retries", &none, [(0.1, 0.901, 1.0), (0.5, 0.504, 1.0), (1.0, 0.0, 1.0)]),
+        ("three retries", &three, [(0.1, 1.0, 1.11), (0.5, 0.933, 1.88), (1.0, 0.0, 4.0)]),
+        ("a bucket of 10 %", &bucket, [(0.1, 0.987, 1.10), (0.5, 0.555, 1.12), (1.0, 0.0, 1.12)]),
+    ];
+    let mut checks = Vec::new();
+    for (name, rule, rows) in rules {
+        for (failing, success, load) in rows {
+            let (got_success, got_load) = anchor(seed, failing, rule);
+            let what = |of: &str| format!("Brooker 2022, {:.0} % of calls fail, {name}: {of}", failing * 100.0);
+            checks.push(Check::within(Source::Published, what("success"), success, 0.03, got_success));
+            checks.push(Check::within(Source::Published, what("load"), load, 0.05, got_load));
+        }
+    }
+    checks
+}
+
+type Rule = dyn Fn(RetryBuilder, &Env) -> RetryBuilder;
+
+/// The share of calls that succeed, and the calls at the origin for each.
+fn anchor(seed: u64, failing: f64, rule: &Rule) -> (f64, f64) {
+    const CLIENTS: u64 = 20;
+    const CALLS: u64 = 200;
+    let mut sim = Sim::new(seed);
+    let chance = sim.env().rng("origin");
+    let (mut successes, mut load) = (0, 0);
+    for id in 0..CLIENTS {
+        let env = sim.env().scope(id);
+        let at_once = Backoff::constant(Duration::ZERO).jitter(Jitter::None);
+        let retry = rule(Retry::builder(&env).backoff(at_once), &env).build();
+        let began = env.now();
+        for call in 0..CALLS {
+            let work = |_| {
+                load += 1;
+                std::future::ready(if chance.chance(failing) { Err(Failure::Failed(())) } else { Ok(()) })
+            };
+            sim.run_until(began + Duration::from_millis(100 * call));
+            let ask = Ask::new(&env);
+            successes += u64::from(sim.run(retry.run(&env, result, ask, work)).is_ok());
+        }
+    }
+    (successes as f64 / (CLIENTS * CALLS) as f64, f64::from(load) / (CLIENTS * CALLS) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_lost_from_the_books() {
+        let ours = herd(1, |rule| rule);
+        assert!(ours.users > CROWD && ours.failed <= ours.users);
+        assert_eq!(ours.seen.wasted, 0, "the line is too short for anybody to time out in it");
+        assert!(ours.over_until() >= BIN, "the crowd itself is over capacity");
+    }
+}
