@@ -8,6 +8,8 @@
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`backoff`] | retries that march in step |
+//! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
+//! | [`throttle`] | asking an origin that refuses most of what it is asked |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -35,6 +37,7 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
+pub mod breaker;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -42,12 +45,16 @@ pub mod flight;
 pub mod gate;
 pub mod histogram;
 mod sync;
+pub mod throttle;
+mod window;
 
 pub use backoff::Backoff;
+pub use breaker::Breaker;
 #[cfg(feature = "sim")]
 pub use env::sim::Sim;
 pub use env::{Env, Tick};
 pub use flight::Group;
+pub use throttle::Throttle;
 
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]
