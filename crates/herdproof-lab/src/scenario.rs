@@ -1,11 +1,13 @@
 //! The catalogue of experiments.
 
+mod breaker_reclose;
 mod callers;
 mod hot_key;
 mod keyed_mutex;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
+mod throttle;
 
 use std::{error::Error, fmt};
 
@@ -58,6 +60,16 @@ const CATALOGUE: &[Scenario] = &[
         name: "keyed-mutex",
         title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
         run: keyed_mutex::run,
+    },
+    Scenario {
+        name: "breaker-reclose",
+        title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
+        run: breaker_reclose::run,
+    },
+    Scenario {
+        name: "throttle",
+        title: "clients that ask an overloaded origin less, and how long they remember an outage",
+        run: throttle::run,
     },
 ];
 
