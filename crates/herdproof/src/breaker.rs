@@ -54,6 +54,7 @@
 //! Results of calls that were let in before the breaker last changed are thrown away: a slow failure from before the outage
 //! ended does not open it again.
 
+pub mod ejection;
 mod state;
 
 use std::{
@@ -578,5 +579,7 @@ impl fmt::Debug for Breaker {
     }
 }
 
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;
 #[cfg(test)]
 mod tests;
