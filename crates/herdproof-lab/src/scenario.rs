@@ -1,5 +1,6 @@
 //! The catalogue of experiments.
 
+mod breaker_reclose;
 mod callers;
 mod hedging;
 mod hot_key;
@@ -10,6 +11,7 @@ mod retry_storm;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
+mod throttle;
 
 use std::{error::Error, fmt};
 
@@ -82,6 +84,16 @@ const CATALOGUE: &[Scenario] = &[
         name: "metastable",
         title: "a service that stays down after what took it down is gone",
         run: metastable::run,
+    },
+    Scenario {
+        name: "breaker-reclose",
+        title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
+        run: breaker_reclose::run,
+    },
+    Scenario {
+        name: "throttle",
+        title: "clients that ask an overloaded origin less, and how long they remember an outage",
+        run: throttle::run,
     },
 ];
 

@@ -51,6 +51,7 @@ pub use sleep::Sleep;
 use system::System;
 pub use task::{Died, Task};
 pub use tick::Tick;
+pub(crate) use tick::nanos;
 
 /// Midnight of 1 January 2026 UTC, where the simulated wall clock begins: every ":00" is a round number of ticks.
 #[cfg(feature = "sim")]

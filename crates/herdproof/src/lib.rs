@@ -10,6 +10,8 @@
 //! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
 //! | [`backoff`] | retries that march in step |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
+//! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
+//! | [`throttle`] | asking an origin that refuses most of what it is asked |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -38,6 +40,7 @@
 
 pub mod backoff;
 pub mod budget;
+pub mod breaker;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -47,12 +50,16 @@ pub mod hedge;
 pub mod histogram;
 pub mod retry;
 mod sync;
+pub mod throttle;
+mod window;
 
 pub use backoff::Backoff;
+pub use breaker::Breaker;
 #[cfg(feature = "sim")]
 pub use env::sim::Sim;
 pub use env::{Env, Tick};
 pub use flight::Group;
+pub use throttle::Throttle;
 
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]

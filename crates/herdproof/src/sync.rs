@@ -7,7 +7,7 @@
 pub(crate) use {
     parking_lot::{Mutex, MutexGuard},
     std::{
-        sync::atomic::AtomicU32,
+        sync::atomic::{AtomicU32, AtomicU64},
         thread::{self, Thread},
         thread_local,
     },
@@ -17,7 +17,10 @@ pub(crate) use {
 pub(crate) use {
     checked::Mutex,
     shuttle::{
-        sync::{MutexGuard, atomic::AtomicU32},
+        sync::{
+            MutexGuard,
+            atomic::{AtomicU32, AtomicU64},
+        },
         thread::{self, Thread},
         thread_local,
     },

@@ -1,0 +1,243 @@
+//! An origin is back after an outage, cold, and two hundred breakers find out.
+//!
+//! It can do a fifth of its load at first and warms up from there. Breakers that opened together, stay open equally long and
+//! close completely at the first call that works give it everything at once, again and again; what it cannot serve in time
+//! fails, and it serves much of it for nobody. A random open time takes the step out of that. A ramp takes most of the
+//! load: a breaker lets in as much as works.
+//!
+//! Only calls that reached the origin after it was back, and failed, count as failed; what a breaker refuses costs the origin
+//! nothing.
+//!
+//! Corrects: a model of this said that the ramp spares two fifths of the failed calls when the origin is back cold. That
+//! counted those of the outage itself. Of those that the return causes, it spares more than nine in ten.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use herdproof::{
+    Breaker, Env, Sim, Tick,
+    gate::{Ask, Gate, Permit, Span, Verdict},
+};
+
+use super::Settings;
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    service::{Plan, Service},
+    timeline::Timeline,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const INSTANCES: u64 = 200;
+const DEMAND: f64 = 400.0;
+const WORKERS: usize = 40;
+const TIMEOUT: Duration = SECOND;
+const BACK: u32 = 40;
+const END: u32 = 186;
+
+/// How a breaker goes on after it has opened.
+#[derive(Clone, Copy)]
+enum Way {
+    FixedCloseAll,
+    JitterCloseAll,
+    JitterRamp,
+}
+
+/// How much an origin that is back can do: calls a second at first, in the end, and how long that takes.
+#[derive(Clone, Copy)]
+struct Warming(f64, f64, Duration);
+
+const COLD: Warming = Warming(80.0, 500.0, Duration::from_secs(40));
+const VERY_COLD: Warming = Warming(40.0, 500.0, Duration::from_secs(90));
+const WARM: Warming = Warming(400.0, 500.0, Duration::from_secs(5));
+
+/// What came of it.
+struct Outcome {
+    /// Calls that reached the origin after it was back, and failed.
+    failed: u64,
+    /// How long after that the origin first served nearly all of the demand.
+    recovered: Duration,
+    calls: Timeline,
+}
+
+pub(super) fn run(settings: Settings) -> Report {
+    let all = |way| [COLD, VERY_COLD, WARM].map(|warming| outage(settings.seed, way, warming));
+    let (fixed, jitter, ramp) = (all(Way::FixedCloseAll), all(Way::JitterCloseAll), all(Way::JitterRamp));
+    let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);
+    let summary = format!(
+        "back cold, {} calls failed with a fixed open time and closing all at once, {} with a random open time, {} with a \
+         ramp as well, and the origin served everybody after {:?}, {:?} and {:?}. Back warm, where caution is not \
+         needed, it costs {:?}: of that the ramp {:?}, the longer open time the rest.",
+        cold[0].failed,
+        cold[1].failed,
+        cold[2].failed,
+        cold[0].recovered,
+        cold[1].recovered,
+        cold[2].recovered,
+        warm[2].recovered.saturating_sub(warm[0].recovered),
+        warm[2].recovered.saturating_sub(warm[1].recovered),
+    );
+    Report {
+        scenario: "breaker-reclose",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("instances", INSTANCES),
+            Parameter::new("demand", format!("{DEMAND}/s")),
+            Parameter::new("origin", format!("down until {BACK} s, {WORKERS} workers, as many in line")),
+            Parameter::new("cold", COLD),
+            Parameter::new("very cold", VERY_COLD),
+            Parameter::new("warm", WARM),
+            Parameter::new("timeout", format!("{TIMEOUT:?}")),
+        ],
+        checks: checks(cold, very_cold, warm),
+        arms: vec![
+            arm("fixed 10 s, close all", fixed),
+            arm("random open time, close all", jitter),
+            arm("random open time, ramp", ramp),
+        ],
+        span: Duration::ZERO,
+        summary,
+    }
+}
+
+/// In each, the fixed open time comes first, the random one next, the ramp last.
+fn checks(cold: [&Outcome; 3], very_cold: [&Outcome; 3], warm: [&Outcome; 3]) -> Vec<Check> {
+    let failed = |[naive, _, ramp]: [&Outcome; 3]| ramp.failed as f64 / naive.failed as f64;
+    let later = |than: &Outcome, what: &Outcome| what.recovered.as_secs_f64() - than.recovered.as_secs_f64();
+    vec![
+        Check::at_most(
+            Source::Promise,
+            "cold: share of the failed calls that a random open time alone leaves",
+            0.4,
+            cold[1].failed as f64 / cold[0].failed as f64,
+        ),
+        Check::at_most(Source::Promise, "cold: share of the failed calls that the ramp leaves", 0.1, failed(cold)),
+        Check::at_most(Source::Promise, "cold: seconds by which it is later", 5.0, later(cold[0], cold[2])),
+        Check::at_most(
+            Source::Promise,
+            "very cold: share of the failed calls that the ramp leaves",
+            0.65,
+            failed(very_cold),
+        ),
+        Check::at_most(
+            Source::Promise,
+            "very cold: seconds by which it is later",
+            5.0,
+            later(very_cold[0], very_cold[2]),
+        ),
+        Check::equal(Source::Formula, "warm: nothing fails", &[0; 3], &warm.map(|outcome| outcome.failed)),
+        Check::at_most(
+            Source::Formula,
+            "warm: seconds that open times up to 30 s cost more than 10 s",
+            20.0,
+            later(warm[0], warm[1]),
+        ),
+        Check::at_most(Source::Promise, "warm: seconds that the ramp costs more", 8.0, later(warm[1], warm[2])),
+    ]
+}
+
+fn arm(name: &'static str, [cold, very_cold, warm]: [Outcome; 3]) -> Arm {
+    let figures = vec![
+        Figure::count("failed_cold", "failed, cold", cold.failed),
+        Figure::number("recovered_cold_s", "back after s", cold.recovered.as_secs_f64()),
+        Figure::count("failed_very_cold", "very cold", very_cold.failed),
+        Figure::number("recovered_very_cold_s", "after s", very_cold.recovered.as_secs_f64()),
+        Figure::count("failed_warm", "warm", warm.failed),
+        Figure::number("recovered_warm_s", "after s", warm.recovered.as_secs_f64()),
+    ];
+    Arm::new(name, figures, cold.calls)
+}
+
+impl fmt::Display for Warming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Warming(from, to, over) = self;
+        write!(f, "{from} to {to}/s in {over:?}")
+    }
+}
+
+fn breaker(env: &Env, way: Way) -> Breaker {
+    let breaker = Breaker::builder(env);
+    match way {
+        Way::FixedCloseAll => breaker.open(SECOND * 10, SECOND * 10).jitter(0.0).ramp(1.0, SECOND),
+        Way::JitterCloseAll => breaker.ramp(1.0, SECOND),
+        Way::JitterRamp => breaker,
+    }
+    .build()
+}
+
+fn outage(seed: u64, way: Way, warming: Warming) -> Outcome {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let down = Plan { line: WORKERS, down: true, ..Plan::new(WORKERS, SECOND) };
+    let service = Service::new(&env, "origin", SECOND, down);
+    env.spawn(come_back(env.clone(), service.clone(), warming)).detach();
+    let breakers: Vec<Breaker> = (0..INSTANCES).map(|id| breaker(&env.scope(id), way)).collect();
+    let failed = Arc::new(AtomicU64::new(0));
+    let (users, who) = (env.rng("users"), env.rng("who"));
+    sim.run(poisson(
+        &env,
+        &users,
+        Tick::ZERO + SECOND * END,
+        |_| DEMAND,
+        |_| {
+            let breaker = &breakers[usize::try_from(who.below(INSTANCES)).unwrap_or(0)];
+            let ask = Ask::new(&env);
+            if let Ok(permit) = breaker.try_enter(&ask) {
+                let (env, service, failed) = (env.clone(), service.clone(), Arc::clone(&failed));
+                env.clone()
+                    .spawn(async move {
+                        let served = within(&env, TIMEOUT, service.call()).await;
+                        let verdict = if served == Some(Ok(())) { Verdict::Ok } else { Verdict::Fault };
+                        if verdict != Verdict::Ok && ask.at >= Tick::ZERO + SECOND * BACK {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                        permit.settle(&verdict, Span { from: ask.at, to: env.now() });
+                    })
+                    .detach();
+            }
+        },
+    ));
+    let seen = service.seen();
+    Outcome { failed: failed.load(Ordering::Relaxed), recovered: recovered(&seen.served), calls: seen.calls }
+}
+
+/// Is down, then back, then warmer every second.
+async fn come_back(env: Env, service: Service, Warming(from, to, over): Warming) {
+    env.sleep(SECOND * BACK).await;
+    for second in 0..END - BACK {
+        let warm = (f64::from(second) / over.as_secs_f64()).min(1.0);
+        let capacity = from + (to - from) * warm;
+        service.change(|plan| {
+            plan.down = false;
+            plan.time = Duration::from_secs_f64(WORKERS as f64 / capacity);
+        });
+        env.sleep(SECOND).await;
+    }
+}
+
+/// The future's output, or nothing if that takes longer. Dropped then, as a caller that gives up.
+async fn within<T>(env: &Env, time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut sleep) = (pin!(future), pin!(env.sleep(time)));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => sleep.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
+
+/// How long after it was back the first five seconds ended that had 95 % of the demand served.
+fn recovered(served: &Timeline) -> Duration {
+    let counts = served.counts();
+    let good = (BACK as usize..counts.len().saturating_sub(5))
+        .find(|&second| counts[second..second + 5].iter().sum::<u64>() as f64 >= 0.95 * 5.0 * DEMAND);
+    let end = good.map_or(END, |second| u32::try_from(second + 5).unwrap_or(END));
+    SECOND * (end - BACK)
+}

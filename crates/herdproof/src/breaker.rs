@@ -1,0 +1,585 @@
+//! Stops calling an origin that is down, and does not bury it when it is back.
+//!
+//! While an origin is down every call to it costs its caller a timeout, and the origin a connection that it could use to
+//! get up. A breaker notices and refuses calls at once. What most breakers do next makes a herd: all of them open at the same
+//! moment, stay open equally long, and close completely at the first call that works. An origin that has just come back
+//! with cold caches gets a few probes and then all of its load at one instant, and goes down again.
+//!
+//! Here the open time is drawn at random, one call at a time is the probe, and when it works the breaker closes as a
+//! **ramp**: a fifth of the calls, then two fifths, then four, as long as they do well.
+//!
+//! ```
+//! use herdproof::{Env, breaker::{Breaker, fallback}, gate::{Ask, guard, result}};
+//! # use std::io::Error;
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # runtime.block_on(async {
+//! let env = Env::system();
+//! let breaker = Breaker::new(&env);
+//! for _ in 0..7 {
+//!     let down = guard(&env, &breaker, result, Ask::new(&env), || async { Err::<u32, _>(Error::other("down")) }).await;
+//!     assert_eq!(down.unwrap_err().to_string(), "down");
+//! }
+//! // Seven faults in a row: the eighth call is not made.
+//! let refused = guard(&env, &breaker, result, Ask::new(&env), || async { Ok::<u32, Error>(1) }).await;
+//! let refused = refused.unwrap_err().to_string();
+//! assert!(refused.starts_with("refused: the origin failed too often; come back in "), "{refused}");
+//!
+//! // Something to say instead.
+//! let answer = guard(&env, &breaker, result, Ask::new(&env), || async { Ok::<u32, Error>(1) }).await;
+//! assert_eq!(fallback(answer, |_refusal| 0).unwrap(), 0);
+//! # });
+//! ```
+//!
+//! | | unless told otherwise |
+//! |---|---|
+//! | trips | on 7 faults in a row; or when less than half of the calls of 10 s worked, if there were 20; or, if asked to, on slow calls |
+//! | open | at random from half to all of 5 s, 10 s, 20 s, then 30 s; each healthy window of 10 s takes one doubling back |
+//! | probe | one at a time, 5 s at most; if its caller leaves, the next to ask is the probe |
+//! | ramp | from a share of 0.2; each second with a result, twice that if nine of ten worked, else half; below 0.05 it opens, from 1 it is closed |
+//!
+//! What a [`Verdict`] means here:
+//!
+//! | verdict | in a row | in the window | as the probe |
+//! |---|---|---|---|
+//! | `Ok`, `Final` | ends the row | good | works |
+//! | `Fault` | counts | bad | fails |
+//! | `Overload` | neither | bad | fails |
+//! | `Ignored`, or the permit is dropped | neither | neither | gives its place to the next |
+//!
+//! `Final` is good because the origin answered: that the request was wrong says nothing against it. `Overload` does not count
+//! in a row because a few refusals by a busy origin are how it protects itself; when they are most of the answers, the
+//! window sees it.
+//!
+//! Results of calls that were let in before the breaker last changed are thrown away: a slow failure from before the outage
+//! ended does not open it again.
+
+pub mod ejection;
+mod state;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Relaxed, Release},
+    },
+    time::Duration,
+};
+
+use state::{Entry, Mode, Result as Outcome, Rules, State};
+
+use crate::{
+    env::{Env, Rng, Tick, nanos},
+    event::Event,
+    gate::{Ask, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
+    sync::{AtomicU32, AtomicU64, Mutex},
+    window::{ALL, BOTH, Scale, Window},
+};
+
+const SLOTS: usize = 16;
+
+/// What the published word says in its lowest two bits. The rest is the epoch or, if open, until when.
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
+const PROBING: u64 = 2;
+const RAMPING: u64 = 3;
+const KIND: u64 = 3;
+/// Open until a person says otherwise.
+const HELD: u64 = u64::MAX >> 2;
+
+/// Refuses calls to an origin that is down; see the [module](self). Cheap to clone, and clones share.
+#[derive(Clone)]
+pub struct Breaker(Arc<Inner>);
+
+/// How a [`Breaker`] is made.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct BreakerBuilder {
+    env: Env,
+    rules: Rules,
+}
+
+/// What a breaker does at present.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Every call gets in.
+    Closed,
+    /// No call gets in until then; the first to ask after it is the probe.
+    Open {
+        /// When the open time is over.
+        until: Tick,
+    },
+    /// One call is in, and everybody waits for what becomes of it.
+    Probing,
+    /// A share of the calls gets in.
+    Ramping {
+        /// From 0 to 1.
+        share: f64,
+    },
+    /// Held open by a person.
+    HeldOpen,
+    /// Held closed by a person.
+    HeldClosed,
+}
+
+struct Inner {
+    /// The state as far as a hot path needs it; written under the lock, after everything else.
+    word: AtomicU64,
+    /// Faults in a row while closed. Written on a fault, and on the first success after one.
+    faults: AtomicU32,
+    rules: Rules,
+    scale: Scale<SLOTS>,
+    /// Those who are refused are called back over this time.
+    ramp_time: Duration,
+    env: Env,
+    rng: Rng,
+    state: Mutex<State>,
+    returns: Apart<Returns>,
+    /// Calls, and the bad ones among them.
+    calls: Apart<Window<SLOTS>>,
+    /// Slow calls.
+    slow: Apart<Window<SLOTS>>,
+}
+
+/// On cache lines of its own, because every thread writes to it.
+#[repr(align(64))]
+struct Apart<T>(T);
+
+/// Gives everybody who is refused an instant of their own.
+///
+/// The next instant is the last plus the golden section of the span, from a random start: however many there are, they
+/// are spread evenly, and no two are the same until there are as many as nanoseconds.
+struct Returns {
+    start: u64,
+    given: AtomicU64,
+}
+
+impl Returns {
+    fn new(rng: &Rng) -> Returns {
+        Returns { start: rng.bits(), given: AtomicU64::new(0) }
+    }
+
+    fn within(&self, span: Duration) -> Duration {
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        let place = self.start.wrapping_add(self.given.fetch_add(1, Relaxed).wrapping_mul(GOLDEN));
+        let nanos = (u128::from(place) * u128::from(nanos(span))) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl BreakerBuilder {
+    /// Trips on so many faults in a row; 7 unless told otherwise. Zero counts as one.
+    pub fn faults(mut self, in_a_row: u32) -> BreakerBuilder {
+        self.rules.faults = in_a_row.max(1);
+        self
+    }
+
+    /// Trips when less than this share of the calls worked; 0.5 unless told otherwise. Zero never does.
+    pub fn least_ok(mut self, share: f64) -> BreakerBuilder {
+        self.rules.least_ok = share_or(share, self.rules.least_ok);
+        self
+    }
+
+    /// How long calls count, and how many it takes to judge by them; 10 s and 20 unless told otherwise. A window is made of
+    /// 8 to 15 buckets and up to one of them longer than this.
+    pub fn window(mut self, window: Duration, least_calls: u32) -> BreakerBuilder {
+        self.rules.window = window.max(Duration::from_millis(1));
+        self.rules.least_calls = least_calls.max(1);
+        self
+    }
+
+    /// Trips also when at least this share of the calls took so long, whatever became of them. Then a slow probe has failed,
+    /// and so has a slow call during the ramp. Off unless asked for.
+    pub fn slow(mut self, from: Duration, share: f64) -> BreakerBuilder {
+        self.rules.slow_from = nanos(from);
+        self.rules.most_slow = share_or(share, 1.0);
+        self
+    }
+
+    /// How long it is open: drawn from the upper part of the first time, then of twice that, up to the longest; 5 s and 30 s
+    /// unless told otherwise.
+    pub fn open(mut self, first: Duration, longest: Duration) -> BreakerBuilder {
+        self.rules.open = first.max(Duration::from_millis(1));
+        self.rules.open_cap = longest.max(self.rules.open);
+        self
+    }
+
+    /// How much of the open time is left to chance; 0.5 unless told otherwise, so that it is drawn from half to all of it.
+    /// With zero, breakers that open together probe together.
+    pub fn jitter(mut self, share: f64) -> BreakerBuilder {
+        self.rules.jitter = share_or(share, self.rules.jitter);
+        self
+    }
+
+    /// How long a probe may take before it has failed; 5 s unless told otherwise.
+    pub fn probe_timeout(mut self, timeout: Duration) -> BreakerBuilder {
+        self.rules.probe = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How it closes: with this share of the calls at first, looked at again after each step; 0.2 and 1 s unless told
+    /// otherwise. A share of one closes all at once, which is how a herd is made.
+    pub fn ramp(mut self, share: f64, step: Duration) -> BreakerBuilder {
+        self.rules.first_share = share_or(share, self.rules.first_share).max(state::LEAST_SHARE);
+        self.rules.step = step.max(Duration::from_millis(1));
+        self
+    }
+
+    /// What a good step of the ramp multiplies the share by, and a bad one divides it by; 2 unless told otherwise, and 1.1
+    /// at least.
+    pub fn ramp_factor(mut self, factor: f64) -> BreakerBuilder {
+        self.rules.factor = if factor.is_finite() { factor.max(1.1) } else { self.rules.factor };
+        self
+    }
+
+    /// The breaker.
+    pub fn build(self) -> Breaker {
+        let BreakerBuilder { env, rules } = self;
+        let rng = env.rng("breaker");
+        let state = State::new(env.now());
+        Breaker(Arc::new(Inner {
+            word: AtomicU64::new(word(&state)),
+            faults: AtomicU32::new(0),
+            rules,
+            scale: Scale::new(rules.window),
+            ramp_time: rules.ramp_time(),
+            returns: Apart(Returns::new(&rng)),
+            rng,
+            env,
+            state: Mutex::new(state),
+            calls: Apart(Window::new()),
+            slow: Apart(Window::new()),
+        }))
+    }
+}
+
+/// A share from zero to one; what is no number leaves it as it was.
+fn share_or(share: f64, before: f64) -> f64 {
+    if share.is_nan() { before } else { share.clamp(0.0, 1.0) }
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            faults: 7,
+            least_ok: 0.5,
+            least_calls: 20,
+            window: Duration::from_secs(10),
+            slow_from: u64::MAX,
+            most_slow: 1.0,
+            open: Duration::from_secs(5),
+            open_cap: Duration::from_secs(30),
+            jitter: 0.5,
+            probe: Duration::from_secs(5),
+            first_share: 0.2,
+            step: Duration::from_secs(1),
+            factor: 2.0,
+        }
+    }
+}
+
+impl Breaker {
+    /// A breaker with the usual settings.
+    pub fn new(env: &Env) -> Breaker {
+        Breaker::builder(env).build()
+    }
+
+    /// A breaker in the making.
+    pub fn builder(env: &Env) -> BreakerBuilder {
+        BreakerBuilder { env: env.clone(), rules: Rules::default() }
+    }
+
+    /// The same gate with permits that borrow it. They cost no counting of references, which is most of what a permit costs
+    /// while all is well.
+    pub fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed(self)
+    }
+
+    /// What it does at present.
+    pub fn phase(&self) -> Phase {
+        match self.0.state.lock().mode {
+            Mode::Closed { .. } => Phase::Closed,
+            Mode::Open { until } => Phase::Open { until },
+            Mode::Probing { .. } => Phase::Probing,
+            Mode::Ramping { share, .. } => Phase::Ramping { share: f64::from(share) },
+            Mode::HeldOpen => Phase::HeldOpen,
+            Mode::HeldClosed => Phase::HeldClosed,
+        }
+    }
+
+    /// Whether every call gets in: neither open, nor probing, nor on the ramp. For whoever has work that can wait, such as
+    /// hedges.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.0.word.load(Relaxed) & KIND == CLOSED
+    }
+
+    /// Refuses everything until [`release`](Breaker::release)d.
+    pub fn hold_open(&self) {
+        self.0.change(|state| state.hold(Mode::HeldOpen));
+    }
+
+    /// Lets everything in, whatever becomes of it, until [`release`](Breaker::release)d.
+    pub fn hold_closed(&self) {
+        self.0.change(|state| state.hold(Mode::HeldClosed));
+    }
+
+    /// Goes by its rules again, closed at first and with nothing counted.
+    pub fn release(&self) {
+        let now = self.0.env.now();
+        self.0.change(|state| state.hold(Mode::Closed { since: now }));
+    }
+}
+
+/// A value in place of a refusal: the work was not done, but there is something to say.
+pub fn fallback<T, E>(outcome: Result<T, Halt<E>>, instead: impl FnOnce(Refusal) -> T) -> Result<T, E> {
+    match outcome {
+        Ok(value) => Ok(value),
+        Err(Halt::Refused(refusal)) => Ok(instead(refusal)),
+        Err(Halt::Failed(error)) => Err(error),
+    }
+}
+
+/// What the hot path sees of a state.
+fn word(state: &State) -> u64 {
+    let kind = match state.mode {
+        Mode::Closed { .. } | Mode::HeldClosed => CLOSED,
+        Mode::Open { until } => return until.as_nanos().min(HELD - 1) << 2 | OPEN,
+        Mode::HeldOpen => return HELD << 2 | OPEN,
+        Mode::Probing { .. } => PROBING,
+        Mode::Ramping { .. } => RAMPING,
+    };
+    state.epoch << 2 | kind
+}
+
+/// What a verdict says about the origin; nothing, if it says nothing.
+fn outcome(verdict: &Verdict) -> Option<Outcome> {
+    match verdict {
+        Verdict::Ok | Verdict::Final => Some(Outcome::Ok),
+        Verdict::Fault => Some(Outcome::Fault),
+        Verdict::Overload { .. } => Some(Outcome::Weak),
+        Verdict::Ignored => None,
+    }
+}
+
+impl Inner {
+    /// The word under which the caller was let in.
+    #[inline]
+    fn enter(&self, at: Tick) -> Result<u64, Refusal> {
+        let word = self.word.load(Acquire);
+        if word & KIND == CLOSED {
+            return Ok(word);
+        }
+        if word & KIND == OPEN && at.as_nanos() < word >> 2 {
+            return Err(self.refuse(at, word >> 2));
+        }
+        self.ask(at)
+    }
+
+    #[inline(never)]
+    fn refuse(&self, at: Tick, until: u64) -> Refusal {
+        self.env.tell(&Event::Refusal);
+        let refusal = Refusal::new(Why::Tripped);
+        if until == HELD {
+            return refusal;
+        }
+        // Called back while the ramp goes up, if the probe works.
+        refusal.after(Tick::from_nanos(until) - at + self.returns.0.within(self.ramp_time))
+    }
+
+    /// Neither plainly closed nor plainly open.
+    #[inline(never)]
+    fn ask(&self, at: Tick) -> Result<u64, Refusal> {
+        let draw = self.rng.unit();
+        let mut entry = Entry::In;
+        let word = self.change(|state| {
+            let (next, answer) = state.ask(&self.rules, at, draw);
+            entry = answer;
+            next
+        });
+        match entry {
+            Entry::In => Ok(word),
+            Entry::Refused { until } => Err(self.refuse(at, until.as_nanos())),
+            Entry::Held => Err(self.refuse(at, HELD)),
+        }
+    }
+
+    #[inline]
+    fn settle(&self, word: u64, verdict: &Verdict, span: Span) {
+        if word & KIND != CLOSED {
+            return self.settle_trial(word, verdict, span);
+        }
+        if self.word.load(Acquire) != word {
+            return;
+        }
+        let Some(outcome) = outcome(verdict) else { return };
+        let slow = self.rules.is_slow(span.took());
+        if outcome == Outcome::Ok && !slow {
+            if self.faults.load(Relaxed) != 0 {
+                self.faults.store(0, Relaxed);
+            }
+            return self.calls.0.add(self.scale, span.to, ALL);
+        }
+        self.judge(word, outcome, slow, span.to);
+    }
+
+    /// A call that speaks against the origin, while closed.
+    #[inline(never)]
+    fn judge(&self, word: u64, outcome: Outcome, slow: bool, now: Tick) {
+        let faults = match outcome {
+            Outcome::Fault => self.faults.fetch_add(1, Relaxed).saturating_add(1),
+            Outcome::Weak => 0,
+            Outcome::Ok => {
+                self.faults.store(0, Relaxed);
+                0
+            }
+        };
+        self.calls.0.add(self.scale, now, if outcome == Outcome::Ok { ALL } else { BOTH });
+        if slow {
+            self.slow.0.add(self.scale, now, ALL);
+        }
+        let calls = self.calls.0.sum(self.scale, now);
+        let trips = faults >= self.rules.faults
+            || self.rules.is_failing(calls)
+            || (slow && self.rules.is_crawling(calls.all, self.slow.0.sum(self.scale, now).all));
+        if trips {
+            let draw = self.rng.unit();
+            self.change(|state| match state.mode {
+                Mode::Closed { .. } if self::word(&state) == word => state.trip(&self.rules, now, draw),
+                _ => state,
+            });
+        }
+    }
+
+    /// A probe, or a call of the ramp, is over.
+    #[inline(never)]
+    fn settle_trial(&self, word: u64, verdict: &Verdict, span: Span) {
+        let Some(outcome) = outcome(verdict) else { return self.cancel(word) };
+        let outcome = match outcome {
+            Outcome::Ok if self.rules.is_slow(span.took()) => Outcome::Weak,
+            outcome => outcome,
+        };
+        let draw = self.rng.unit();
+        self.change(
+            |state| {
+                if self::word(&state) == word { state.settle(&self.rules, span.to, outcome, draw) } else { state }
+            },
+        );
+    }
+
+    fn cancel(&self, word: u64) {
+        if word & KIND == PROBING {
+            self.change(|state| if self::word(&state) == word { state.cancel() } else { state });
+        }
+    }
+
+    /// Changes the state and publishes it; gives the word for it.
+    fn change(&self, change: impl FnOnce(State) -> State) -> u64 {
+        let mut state = self.state.lock();
+        let before = *state;
+        *state = change(before);
+        let (word, changed) = (word(&state), state.epoch != before.epoch);
+        // A probe's place that is given back is open since ever.
+        let opened = changed && matches!(state.mode, Mode::Open { until } if until > Tick::ZERO);
+        if changed {
+            // What closes begins with nothing counted. Whatever is under way was let in under another word.
+            self.faults.store(0, Relaxed);
+            self.calls.0.clear();
+            self.slow.0.clear();
+            self.word.store(word, Release);
+        }
+        drop(state);
+        if opened {
+            self.env.tell(&Event::Trip);
+        }
+        word
+    }
+}
+
+/// A [`Breaker`] whose permits borrow it, from [`Breaker::borrowed`].
+#[derive(Clone, Copy, Debug)]
+pub struct Borrowed<'a>(&'a Breaker);
+
+/// The right to make one call; see [`Breaker`].
+#[derive(Debug)]
+#[must_use]
+pub struct Pass {
+    breaker: Breaker,
+    word: u64,
+}
+
+/// As [`Pass`], borrowed.
+#[derive(Debug)]
+#[must_use]
+pub struct BorrowedPass<'a> {
+    breaker: &'a Breaker,
+    word: u64,
+}
+
+impl Gate for Breaker {
+    type Permit = Pass;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
+        self.0.enter(ask.at).map(|word| Pass { breaker: self.clone(), word })
+    }
+}
+
+impl<'a> Gate for Borrowed<'a> {
+    type Permit = BorrowedPass<'a>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<BorrowedPass<'a>, Refusal> {
+        let breaker = self.0;
+        breaker.0.enter(ask.at).map(|word| BorrowedPass { breaker, word })
+    }
+}
+
+/// A settled permit has this in place of its word: there is nothing to give back.
+const SETTLED: u64 = CLOSED;
+
+impl Permit for Pass {
+    #[inline]
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        let word = std::mem::replace(&mut self.word, SETTLED);
+        self.breaker.0.settle(word, verdict, span);
+    }
+}
+
+impl Permit for BorrowedPass<'_> {
+    #[inline]
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        let word = std::mem::replace(&mut self.word, SETTLED);
+        self.breaker.0.settle(word, verdict, span);
+    }
+}
+
+impl Drop for Pass {
+    #[inline]
+    fn drop(&mut self) {
+        if self.word & KIND != CLOSED {
+            self.breaker.0.cancel(self.word);
+        }
+    }
+}
+
+impl Drop for BorrowedPass<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.word & KIND != CLOSED {
+            self.breaker.0.cancel(self.word);
+        }
+    }
+}
+
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker").field("phase", &self.phase()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! Asks less of an origin that refuses most of what it is asked.
+//!
+//! Refusing a request costs an origin too. With enough clients that keep asking, an overloaded origin spends all it has on
+//! saying no. So a client that sees most of its requests refused should refuse some of them itself, before they are sent,
+//! each with this probability:
+//!
+//! ```text
+//! p = (requests - K * accepts) / (requests + 1), not below 0 and not above 0.9
+//! ```
+//!
+//! Requests are what was asked of this gate in the last two minutes, accepts what the origin did not refuse. With `K = 2`, at
+//! least half of the requests have to be refused before anything happens here, and an origin that can do `c` per second is
+//! asked about `2c` however much its clients want. (From chapter 21 of Google's "Site Reliability Engineering".)
+//!
+//! ```
+//! use herdproof::{Env, Throttle, gate::{Ask, Gate, Permit, Priority, Span, Verdict}};
+//!
+//! let env = Env::system();
+//! let throttle = Throttle::new(&env);
+//! for _ in 0..100 {
+//!     if let Ok(permit) = throttle.try_enter(&Ask::new(&env)) {
+//!         let now = env.now();
+//!         permit.settle(&Verdict::Overload { after: None }, Span { from: now, to: now });
+//!     }
+//! }
+//! assert!(throttle.chance_of_refusal(Priority::Normal, env.now()) > 0.8);
+//! ```
+//!
+//! | | unless told otherwise | why |
+//! |---|---|---|
+//! | window | 120 s | longer than any request takes: a request counts when it is sent, its acceptance when it comes |
+//! | `K` | 1.1 sheddable, 1.5 background, 2 normal, 3 critical | what matters least is refused here first |
+//! | most | 0.9 | without a cap hardly anything is sent after an outage, so nobody learns that it is over |
+//! | least rate | 5 a second | a few requests say nothing; refusing them spares nothing |
+//!
+//! A request counts from the moment it is let in, so that a hundred that hang are seen. One whose permit is dropped, or settled
+//! as [`Verdict::Ignored`], is taken back. Anything but [`Verdict::Overload`] counts as accepted: an origin that answers with
+//! an error is not helped by being asked less, and there is the [`breaker`](crate::breaker) for that.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    env::{Env, Rng, Tick},
+    event::Event,
+    gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    window::{ALL, SOME, Scale, Sum, Window},
+};
+
+const SLOTS: usize = 16;
+
+/// Refuses what an overloaded origin would refuse; see the [module](self). Cheap to clone, and clones share.
+#[derive(Clone)]
+pub struct Throttle(Arc<Inner>);
+
+/// How a [`Throttle`] is made.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ThrottleBuilder {
+    env: Env,
+    rules: Rules,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    window: Duration,
+    /// For each priority, least first.
+    k: [f64; 4],
+    most: f64,
+    least_rate: f64,
+}
+
+struct Inner {
+    rules: Rules,
+    scale: Scale<SLOTS>,
+    /// A rate over a window that is not yet full is that of the time since then.
+    born: Tick,
+    env: Env,
+    rng: Rng,
+    /// Requests, and accepted ones.
+    requests: Apart,
+}
+
+/// On cache lines of its own, because every thread writes to it.
+#[repr(align(64))]
+struct Apart(Window<SLOTS>);
+
+impl ThrottleBuilder {
+    /// How far back requests count; 120 s unless told otherwise. Not less than a request may take, or the acceptances of
+    /// slow ones count without the requests. It is made of 8 to 15 buckets and up to one of them longer than this.
+    pub fn window(mut self, window: Duration) -> ThrottleBuilder {
+        self.rules.window = window.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How many requests are sent for each that is accepted, for this priority and up to it for those below; 1 at least.
+    /// The smaller, the less reaches the origin in vain; the larger, the sooner its recovery is noticed.
+    pub fn k(mut self, priority: Priority, k: f64) -> ThrottleBuilder {
+        if !k.is_nan() {
+            self.rules.k[priority as usize] = k.max(1.0);
+        }
+        self
+    }
+
+    /// The largest probability of refusing; 0.9 unless told otherwise. At 1, an outage can outlast its cause by many
+    /// windows.
+    pub fn most_refused(mut self, share: f64) -> ThrottleBuilder {
+        if !share.is_nan() {
+            self.rules.most = share.clamp(0.0, 1.0);
+        }
+        self
+    }
+
+    /// Below so many requests a second nothing is refused; 5 unless told otherwise.
+    pub fn least_rate(mut self, per_second: f64) -> ThrottleBuilder {
+        if !per_second.is_nan() {
+            self.rules.least_rate = per_second.max(0.0);
+        }
+        self
+    }
+
+    /// The throttle.
+    pub fn build(self) -> Throttle {
+        let ThrottleBuilder { env, rules } = self;
+        Throttle(Arc::new(Inner {
+            rules,
+            scale: Scale::new(rules.window),
+            born: env.now(),
+            rng: env.rng("throttle"),
+            env,
+            requests: Apart(Window::new()),
+        }))
+    }
+}
+
+impl Rules {
+    /// The probability of refusing a request, given those of a window, or of the time since the beginning.
+    fn chance(&self, k: f64, Sum { all: requests, some: accepts }: Sum, seen: Duration) -> f64 {
+        let seen = seen.min(self.window).max(Duration::from_secs(1));
+        let (requests, accepts) = (requests as f64, accepts as f64);
+        if requests < self.least_rate * seen.as_secs_f64() {
+            return 0.0;
+        }
+        ((requests - k * accepts) / (requests + 1.0)).clamp(0.0, self.most)
+    }
+}
+
+impl Throttle {
+    /// A throttle with the usual settings.
+    pub fn new(env: &Env) -> Throttle {
+        Throttle::builder(env).build()
+    }
+
+    /// A throttle in the making.
+    pub fn builder(env: &Env) -> ThrottleBuilder {
+        let rules = Rules { window: Duration::from_secs(120), k: [1.1, 1.5, 2.0, 3.0], most: 0.9, least_rate: 5.0 };
+        ThrottleBuilder { env: env.clone(), rules }
+    }
+
+    /// How probably a request of this priority is refused at this time.
+    pub fn chance_of_refusal(&self, priority: Priority, now: Tick) -> f64 {
+        let Inner { rules, scale, born, requests, .. } = &*self.0;
+        rules.chance(rules.k[priority as usize], requests.0.sum(*scale, now), now - *born)
+    }
+}
+
+/// The right to send one request; see [`Throttle`].
+#[derive(Debug)]
+#[must_use]
+pub struct Sent {
+    throttle: Throttle,
+    /// When it was counted; `None` once it is settled.
+    at: Option<Tick>,
+}
+
+impl Gate for Throttle {
+    type Permit = Sent;
+
+    fn try_enter(&self, ask: &Ask) -> Result<Sent, Refusal> {
+        let Inner { scale, rng, env, requests, .. } = &*self.0;
+        let chance = self.chance_of_refusal(ask.priority, ask.at);
+        // Counted whether or not it is sent: what is wanted is measured against what is accepted.
+        requests.0.add(*scale, ask.at, ALL);
+        if chance > 0.0 && rng.chance(chance) {
+            env.tell(&Event::Refusal);
+            return Err(Refusal::new(Why::Throttled));
+        }
+        Ok(Sent { throttle: self.clone(), at: Some(ask.at) })
+    }
+}
+
+impl Permit for Sent {
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        let Inner { scale, requests, .. } = &*self.throttle.0;
+        match verdict {
+            Verdict::Ok | Verdict::Fault | Verdict::Final => requests.0.add(*scale, span.to, SOME),
+            Verdict::Overload { .. } => {}
+            Verdict::Ignored => return,
+        }
+        self.at = None;
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            let Inner { scale, requests, .. } = &*self.throttle.0;
+            requests.0.take_back(*scale, at);
+        }
+    }
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { rules, scale, env, requests, .. } = &*self.0;
+        let Sum { all, some } = requests.0.sum(*scale, env.now());
+        f.debug_struct("Throttle").field("requests", &all).field("accepts", &some).field("rules", rules).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
