@@ -39,8 +39,8 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
-pub mod budget;
 pub mod breaker;
+pub mod budget;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -48,6 +48,8 @@ pub mod flight;
 pub mod gate;
 pub mod hedge;
 pub mod histogram;
+#[cfg(feature = "tower")]
+pub mod layer;
 pub mod retry;
 mod sync;
 pub mod throttle;

@@ -1,0 +1,394 @@
+//! The policies as tower layers, for services that are built of those.
+//!
+//! A layer here is not another implementation: it holds the same object that is used without tower, and calls the same
+//! function. A [`Breaker`](crate::breaker::Breaker) that guards a tower client and one that guards a database pool are the
+//! same breaker, and can be one.
+//!
+//! ```
+//! use herdproof::{Env, breaker::Breaker, gate, layer::{GateLayer, RetryLayer}, retry::Retry};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//! # use std::io::Error;
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(async {
+//! let env = Env::system();
+//! let client = ServiceBuilder::new()
+//!     .layer(RetryLayer::new(&env, Retry::new(&env), gate::result))
+//!     .layer(GateLayer::new(&env, Breaker::new(&env), gate::result)) // inside: every attempt passes it
+//!     .service(service_fn(|order: u32| async move { Ok::<_, Error>(order + 1) }));
+//! assert_eq!(client.oneshot(41).await.unwrap(), 42);
+//! # });
+//! ```
+//!
+//! | layer | the same as | its error |
+//! |---|---|---|
+//! | [`GateLayer`] | [`guard`] | [`Halt`]: refused, or failed |
+//! | [`RetryLayer`] | [`Retry::run`] | [`GaveUp`]; what is inside may be a gate, whose refusals are no attempts |
+//! | [`HedgeLayer`] | [`Hedge::run`] | that of the service |
+//! | [`FlightLayer`] | [`Group::run`] | [`FlightError`] |
+//!
+//! A gate says no to a request, not to the service: readiness is that of the service inside, and a refusal is an error of
+//! the call. Tower's own limits make everybody wait until there is room, without a bound on how many wait or how long.
+//!
+//! Each call is boxed once. Requests that are repeated are cloned.
+
+use std::{
+    future::{Future, poll_fn},
+    hash::Hash,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    env::Env,
+    flight::{FlightError, Group, Landed},
+    gate::{Ask, Classify, Gate, Halt, guard},
+    hedge::Hedge,
+    retry::{Failure, GaveUp, Retry},
+};
+
+type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// What a request asks for, as gates see it: its deadline, its priority, its cost.
+type Asking<R> = Arc<dyn Fn(&Env, &R) -> Ask + Send + Sync>;
+
+/// Lets requests through a [`Gate`]; see the [module](self).
+pub struct GateLayer<G, C, R> {
+    env: Env,
+    gate: Arc<G>,
+    classify: C,
+    asking: Asking<R>,
+}
+
+/// A service behind a gate, from a [`GateLayer`].
+pub struct Gated<S, G, C, R> {
+    inner: S,
+    layer: GateLayer<G, C, R>,
+}
+
+/// Tries requests again; see the [module](self).
+pub struct RetryLayer<C, R, X = Plain> {
+    env: Env,
+    retry: Retry,
+    classify: C,
+    asking: Asking<R>,
+    inside: X,
+}
+
+/// A service whose requests are tried again, from a [`RetryLayer`].
+pub struct Retried<S, C, R, X> {
+    inner: S,
+    layer: RetryLayer<C, R, X>,
+}
+
+/// Sends requests a second time if they are slow; see the [module](self).
+pub struct HedgeLayer<C, R> {
+    env: Env,
+    hedge: Hedge,
+    classify: C,
+    asking: Asking<R>,
+}
+
+/// A service whose slow requests are sent a second time, from a [`HedgeLayer`].
+pub struct Hedged<S, C, R> {
+    inner: S,
+    layer: HedgeLayer<C, R>,
+}
+
+/// Lets requests of the same key share one answer; see the [module](self).
+pub struct FlightLayer<K, V, E, N> {
+    group: Group<K, V, E>,
+    key: N,
+}
+
+/// A service whose requests share answers, from a [`FlightLayer`].
+pub struct Shared<S, K, V, E, N> {
+    inner: S,
+    layer: FlightLayer<K, V, E, N>,
+}
+
+/// How the errors of a service are failures of attempts.
+pub trait Inside<S>: Copy + Send + Sync + 'static {
+    /// The error of the work itself.
+    type Error;
+
+    /// What this error says about the attempt.
+    fn failure(error: S) -> Failure<Self::Error>;
+}
+
+/// Inside is what does the work: every error is one of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+/// Inside is a gate: what it refuses was never begun.
+#[derive(Clone, Copy, Debug)]
+pub struct BehindGate;
+
+impl<E> Inside<E> for Plain {
+    type Error = E;
+
+    fn failure(error: E) -> Failure<E> {
+        Failure::Failed(error)
+    }
+}
+
+impl<E> Inside<Halt<E>> for BehindGate {
+    type Error = E;
+
+    fn failure(error: Halt<E>) -> Failure<E> {
+        error.into()
+    }
+}
+
+fn ordinary<R>() -> Asking<R> {
+    Arc::new(|env, _| Ask::new(env))
+}
+
+impl<G, C, R> GateLayer<G, C, R> {
+    /// Requests pass this gate, and what becomes of them is classified so.
+    pub fn new(env: &Env, gate: G, classify: C) -> GateLayer<G, C, R> {
+        GateLayer { env: env.clone(), gate: Arc::new(gate), classify, asking: ordinary() }
+    }
+
+    /// How a request's deadline, priority and cost are read off it.
+    #[must_use]
+    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> GateLayer<G, C, R> {
+        self.asking = Arc::new(ask);
+        self
+    }
+}
+
+impl<C, R> RetryLayer<C, R, Plain> {
+    /// Requests are tried again by this rule, and what becomes of them is classified so.
+    pub fn new(env: &Env, retry: Retry, classify: C) -> RetryLayer<C, R, Plain> {
+        RetryLayer { env: env.clone(), retry, classify, asking: ordinary(), inside: Plain }
+    }
+
+    /// The same around a [`GateLayer`]: what the gate refuses is no attempt, and is tried again only if it said when.
+    pub fn behind_gate(self) -> RetryLayer<C, R, BehindGate> {
+        let RetryLayer { env, retry, classify, asking, inside: Plain } = self;
+        RetryLayer { env, retry, classify, asking, inside: BehindGate }
+    }
+}
+
+impl<C, R, X> RetryLayer<C, R, X> {
+    /// How a request's deadline, priority and cost are read off it, and whether its caller is itself trying again.
+    #[must_use]
+    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> RetryLayer<C, R, X> {
+        self.asking = Arc::new(ask);
+        self
+    }
+}
+
+impl<C, R> HedgeLayer<C, R> {
+    /// Slow requests are sent a second time by this rule, and what becomes of them is classified so.
+    pub fn new(env: &Env, hedge: Hedge, classify: C) -> HedgeLayer<C, R> {
+        HedgeLayer { env: env.clone(), hedge, classify, asking: ordinary() }
+    }
+
+    /// How a request's deadline is read off it.
+    #[must_use]
+    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> HedgeLayer<C, R> {
+        self.asking = Arc::new(ask);
+        self
+    }
+}
+
+impl<K, V, E, N> FlightLayer<K, V, E, N> {
+    /// Requests with the same key share one answer of this group.
+    pub fn new(group: Group<K, V, E>, key: N) -> FlightLayer<K, V, E, N> {
+        FlightLayer { group, key }
+    }
+}
+
+/// The service that was found ready, with another in its place.
+fn take<S: Clone>(inner: &mut S) -> S {
+    let next = inner.clone();
+    std::mem::replace(inner, next)
+}
+
+impl<S, G, C, R> Service<R> for Gated<S, G, C, R>
+where
+    S: Service<R> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Send,
+    G: Gate + 'static,
+    C: Classify<S::Response, S::Error> + Clone + 'static,
+    R: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Halt<S::Error>;
+    type Future = Answer<S::Response, Halt<S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(Halt::Failed)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let GateLayer { env, gate, classify, asking } = self.layer.clone();
+        let mut inner = take(&mut self.inner);
+        Box::pin(async move {
+            let ask = asking(&env, &request);
+            guard(&env, &*gate, classify, ask, || inner.call(request)).await
+        })
+    }
+}
+
+impl<S, C, R, X> Service<R> for Retried<S, C, R, X>
+where
+    S: Service<R> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Send,
+    X: Inside<S::Error>,
+    X::Error: Send,
+    C: Classify<S::Response, X::Error> + Clone + 'static,
+    R: Clone + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = GaveUp<X::Error>;
+    type Future = Answer<S::Response, GaveUp<X::Error>>;
+
+    /// Always ready: each attempt waits for the service itself, so that one that is not ready can be tried again.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let RetryLayer { env, retry, classify, asking, inside: _ } = self.layer.clone();
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let ask = asking(&env, &request);
+            let attempt = move |_: Ask| attempt::<S, R, X>(inner.clone(), request.clone());
+            retry.run(&env, classify, ask, attempt).await
+        })
+    }
+}
+
+async fn attempt<S, R, X>(mut service: S, request: R) -> Result<S::Response, Failure<X::Error>>
+where
+    S: Service<R>,
+    X: Inside<S::Error>,
+{
+    poll_fn(|cx| service.poll_ready(cx)).await.map_err(X::failure)?;
+    service.call(request).await.map_err(X::failure)
+}
+
+impl<S, C, R> Service<R> for Hedged<S, C, R>
+where
+    S: Service<R> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Send,
+    C: Classify<S::Response, S::Error> + Clone + 'static,
+    R: Clone + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Answer<S::Response, S::Error>;
+
+    /// Always ready: each attempt waits for the service itself.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let HedgeLayer { env, hedge, classify, asking } = self.layer.clone();
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let ask = asking(&env, &request);
+            hedge.run(&env, classify, ask, move |_, _| plainly(inner.clone(), request.clone())).await
+        })
+    }
+}
+
+async fn plainly<S: Service<R>, R>(mut service: S, request: R) -> Result<S::Response, S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}
+
+impl<S, K, E, N, R> Service<R> for Shared<S, K, S::Response, E, N>
+where
+    S: Service<R, Error = E> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Clone + Send + Sync + 'static,
+    K: Hash + Eq + Send + 'static,
+    E: Send + Sync + 'static,
+    N: Fn(&R) -> K,
+    R: Send + 'static,
+{
+    type Response = Landed<S::Response>;
+    type Error = FlightError<E>;
+    type Future = crate::flight::Flight<S::Response, E>;
+
+    /// Always ready: who joins a load needs nothing of the service, and the load waits for it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let key = (self.layer.key)(&request);
+        let inner = &self.inner;
+        self.layer.group.run(key, || plainly(inner.clone(), request))
+    }
+}
+
+macro_rules! layers {
+    ($($layer:ident<$($of:ident),*> wraps $service:ident { $($shared:ident),* } where { $($bound:tt)* })*) => {$(
+        impl<S, $($of),*> Layer<S> for $layer<$($of),*>
+        where
+            $($bound)*
+        {
+            type Service = $service<S, $($of),*>;
+
+            fn layer(&self, inner: S) -> Self::Service {
+                $service { inner, layer: self.clone() }
+            }
+        }
+
+        impl<$($of),*> Clone for $layer<$($of),*>
+        where
+            $($bound)*
+        {
+            fn clone(&self) -> Self {
+                $layer { $($shared: self.$shared.clone()),* }
+            }
+        }
+
+        impl<S: Clone, $($of),*> Clone for $service<S, $($of),*>
+        where
+            $($bound)*
+        {
+            fn clone(&self) -> Self {
+                $service { inner: self.inner.clone(), layer: self.layer.clone() }
+            }
+        }
+
+        impl<$($of),*> std::fmt::Debug for $layer<$($of),*> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($layer))
+            }
+        }
+
+        impl<S: std::fmt::Debug, $($of),*> std::fmt::Debug for $service<S, $($of),*> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(stringify!($service)).field(&self.inner).finish()
+            }
+        }
+    )*};
+}
+
+layers! {
+    GateLayer<G, C, R> wraps Gated { env, gate, classify, asking } where { C: Clone }
+    RetryLayer<C, R, X> wraps Retried { env, retry, classify, asking, inside } where { C: Clone, X: Clone }
+    HedgeLayer<C, R> wraps Hedged { env, hedge, classify, asking } where { C: Clone }
+    FlightLayer<K, V, E, N> wraps Shared { group, key } where { N: Clone }
+}
+
+#[cfg(test)]
+mod tests;
