@@ -41,6 +41,7 @@ pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+mod keyed;
 mod sync;
 
 pub use backoff::Backoff;
