@@ -1,5 +1,6 @@
 //! The catalogue of experiments.
 
+mod adaptive_limits;
 mod callers;
 mod hot_key;
 mod keyed_mutex;
@@ -58,6 +59,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "keyed-mutex",
         title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
         run: keyed_mutex::run,
+    },
+    Scenario {
+        name: "adaptive-limits",
+        title: "how many at once: four laws that find it by themselves, on eight origins",
+        run: adaptive_limits::run,
     },
 ];
 

@@ -7,6 +7,7 @@
 //! | module | what it is against |
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
+//! | [`limit`] | more than the origin can take, at once or in a second |
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
@@ -42,6 +43,7 @@ pub mod flight;
 pub mod gate;
 pub mod histogram;
 mod keyed;
+pub mod limit;
 mod sync;
 
 pub use backoff::Backoff;
