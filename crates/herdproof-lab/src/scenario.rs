@@ -1,6 +1,7 @@
 //! The catalogue of experiments.
 
 mod breaker_reclose;
+mod adaptive_limits;
 mod callers;
 mod hedging;
 mod hot_key;
@@ -94,6 +95,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "throttle",
         title: "clients that ask an overloaded origin less, and how long they remember an outage",
         run: throttle::run,
+    },
+    Scenario {
+        name: "adaptive-limits",
+        title: "how many at once: four laws that find it by themselves, on eight origins",
+        run: adaptive_limits::run,
     },
 ];
 

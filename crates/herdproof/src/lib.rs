@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
+//! | [`limit`] | more than the origin can take, at once or in a second |
 //! | [`backoff`] | retries that march in step |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
@@ -51,6 +52,8 @@ pub mod histogram;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod retry;
+mod keyed;
+pub mod limit;
 mod sync;
 pub mod throttle;
 mod window;
