@@ -1,7 +1,7 @@
 //! The catalogue of experiments.
 
-mod breaker_reclose;
 mod adaptive_limits;
+mod breaker_reclose;
 mod callers;
 mod hedging;
 mod hot_key;

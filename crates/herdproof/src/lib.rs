@@ -49,11 +49,12 @@ pub mod flight;
 pub mod gate;
 pub mod hedge;
 pub mod histogram;
+mod keyed;
 #[cfg(feature = "tower")]
 pub mod layer;
-pub mod retry;
-mod keyed;
 pub mod limit;
+pub mod retry;
+pub mod shield;
 mod sync;
 pub mod throttle;
 mod window;

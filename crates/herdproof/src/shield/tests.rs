@@ -1,0 +1,180 @@
+//! The parts are tested where they are; here, that they stand in the right order and share what they should.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use super::*;
+use crate::{
+    env::sim::Sim,
+    gate::{Why, result},
+    retry::Stop,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+struct Scene {
+    sim: Sim,
+    env: Env,
+    calls: Arc<AtomicU32>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let sim = Sim::new(1);
+        let env = sim.env();
+        Scene { sim, env, calls: Arc::default() }
+    }
+
+    /// A call that takes so long and then fails or not.
+    fn run(
+        &mut self,
+        shield: &Shield,
+        takes: Duration,
+        outcome: Result<u32, &'static str>,
+    ) -> Result<u32, GaveUp<&'static str>> {
+        let (env, calls) = (self.env.clone(), Arc::clone(&self.calls));
+        let ask = Ask::new(&env);
+        self.sim.run(shield.run(result, ask, move |_, _| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let env = env.clone();
+            async move {
+                env.sleep(takes).await;
+                outcome
+            }
+        }))
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn every_attempt_passes_the_gates_and_a_blip_is_tried_again() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_http(&scene.env).breaker(|breaker| breaker.faults(3)).build();
+    let down = scene.run(&shield, MS, Err("down")).unwrap_err();
+    assert_eq!((down.failure, down.attempts, scene.calls()), (Failure::Failed("down"), 3, 3));
+    assert!(!shield.breaker().unwrap().is_closed(), "three attempts of one call are three faults in a row");
+    assert_eq!(scene.run(&shield, MS, Ok(1)), Ok(1), "a refusal that says when is waited for");
+    scene.calls();
+    shield.breaker().unwrap().hold_open();
+    let refused = scene.run(&shield, MS, Ok(1)).unwrap_err();
+    assert!(matches!(refused.failure, Failure::Refused(refusal) if refusal.why == Why::Tripped), "{refused:?}");
+    assert_eq!(scene.calls(), 0, "what is refused is not begun");
+}
+
+#[test]
+fn a_timeout_is_a_fault_of_the_origin_and_everything_learns_of_it() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_cache(&scene.env).breaker(|breaker| breaker.faults(1)).build();
+    let slow = scene.run(&shield, MS * 500, Ok(1)).unwrap_err();
+    assert_eq!((slow.failure, slow.attempts), (Failure::TimedOut, 1));
+    assert_eq!(scene.env.now() - Tick::ZERO, MS * 100, "cut off after its timeout");
+    assert!(!shield.breaker().unwrap().is_closed());
+    assert_eq!(shield.adaptive().unwrap().in_flight(), 0, "nothing stays under way");
+}
+
+#[test]
+fn retries_and_hedges_are_paid_from_one_budget() {
+    let mut scene = Scene::new();
+    let budget = Budget::builder(&scene.env).ratio(0.0).floor(0.1).window(Duration::from_secs(10)).build();
+    let hedged = |hedge: HedgeBuilder| hedge.samples(10).ratio(1.0);
+    let shield = Shield::for_http(&scene.env).budget(&budget).hedge(hedged).build();
+    for _ in 0..20 {
+        scene.run(&shield, MS * 10, Ok(1)).unwrap();
+    }
+    assert_eq!(scene.calls(), 20);
+    scene.run(&shield, MS * 40, Ok(1)).unwrap();
+    assert_eq!((scene.calls(), budget.stats().hedges), (2, 1), "a hedge, which was all there was");
+    let down = scene.run(&shield, MS, Err("down")).unwrap_err();
+    assert_eq!((down.why, scene.calls()), (Stop::Budget, 1), "so there is no retry");
+}
+
+#[test]
+fn nothing_is_hedged_while_the_breaker_is_not_closed() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_cache(&scene.env).timeout(MS * 1000).hedge(|hedge| hedge.samples(10).ratio(1.0)).build();
+    for _ in 0..20 {
+        scene.run(&shield, MS * 10, Ok(1)).unwrap();
+    }
+    scene.calls();
+    scene.run(&shield, MS * 40, Ok(1)).unwrap();
+    assert_eq!(scene.calls(), 2, "a slow one is hedged");
+    let breaker = shield.breaker().unwrap().clone();
+    let (env, calls) = (scene.env.clone(), Arc::clone(&scene.calls));
+    let work = move |_, _| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        breaker.hold_open();
+        let env = env.clone();
+        async move {
+            env.sleep(MS * 40).await;
+            Ok::<u32, &str>(1)
+        }
+    };
+    scene.sim.run(shield.run(result, Ask::new(&scene.env), work)).unwrap();
+    assert_eq!(scene.calls(), 1);
+}
+
+#[test]
+fn what_must_not_be_done_twice_is_not() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_http(&scene.env).hedge(|hedge| hedge.at(MS).samples(1)).build();
+    let (env, calls) = (scene.env.clone(), Arc::clone(&scene.calls));
+    let work = move |_| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        let env = env.clone();
+        async move {
+            env.sleep(MS * 50).await;
+            Err::<u32, _>("maybe done")
+        }
+    };
+    let failed = scene.sim.run(shield.run_at_most_once(result, Ask::new(&scene.env), work)).unwrap_err();
+    assert_eq!((failed.failure, failed.why, scene.calls()), (Failure::Failed("maybe done"), Stop::Begun, 1));
+}
+
+#[test]
+fn a_database_has_room_for_so_many_and_the_rest_wait_in_line() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_database(&scene.env).at_once(2).build();
+    let (most, now) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks: Vec<_> = (0..10)
+        .map(|_| {
+            let (env, shield, most, now) = (scene.env.clone(), shield.clone(), Arc::clone(&most), Arc::clone(&now));
+            scene.env.spawn(async move {
+                let work = |_, _| {
+                    let (env, most, now) = (env.clone(), Arc::clone(&most), Arc::clone(&now));
+                    async move {
+                        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        env.sleep(MS * 10).await;
+                        now.fetch_sub(1, Ordering::Relaxed);
+                        Ok::<u32, ()>(1)
+                    }
+                };
+                shield.run(result, Ask::new(&env), work).await.is_ok()
+            })
+        })
+        .collect();
+    let served = scene.sim.run(async {
+        let mut served = 0;
+        for task in tasks {
+            served += u32::from(task.await.unwrap());
+        }
+        served
+    });
+    assert_eq!((served, most.load(Ordering::Relaxed), scene.env.now() - Tick::ZERO), (10, 2, MS * 50));
+}
+
+#[test]
+fn it_can_be_a_task() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let mut scene = Scene::new();
+    let shield = Shield::for_cache(&scene.env).rate(Rate::per_second(1000)).build();
+    let ask = Ask::new(&scene.env);
+    let run = is_send(async move { shield.run(result, ask, |_, _| async { Ok::<_, ()>(7) }).await });
+    assert_eq!(scene.sim.run(run), Ok(7));
+}
