@@ -216,7 +216,7 @@ fn checks(fixed: &Herd, doubled: &Herd, jittered: &Herd, ours: &Herd) -> Vec<Che
         Check::at_most(
             Source::Promise,
             "defaults: within capacity sooner than in every other arm (s)",
-            (soonest - BIN).as_secs_f64(),
+            soonest.saturating_sub(BIN).as_secs_f64(),
             ours.over_until().as_secs_f64(),
         ),
         Check::at_most(
