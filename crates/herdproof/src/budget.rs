@@ -6,8 +6,8 @@
 //! both hold:
 //!
 //! - **Credit**: a first attempt earns a tenth of an extra, an extra costs one, and both are forgotten after ten seconds.
-//!   A floor of three a second is there from the start, so that a quiet client can retry at all. In any window there is
-//!   no more extra work than that.
+//!   A floor of three a second is there from the start, so that a quiet client can retry at all. Whenever an extra is
+//!   charged, the ten seconds behind it hold no more extra work than that.
 //! - **Circuit**: ten tokens; a failure takes one, a success returns a tenth. With five or fewer there is no extra work. So
 //!   when more than one call in eleven fails, the extras stop altogether, however much credit there is.
 //!
@@ -246,8 +246,8 @@ impl Budget {
     /// How many extras there is credit for; what the circuit says is not part of it.
     pub fn credit(&self, at: Tick) -> f64 {
         let Inner { ratio, reserve, slots, earned, ledger, .. } = &*self.0;
-        let mut ledger = ledger.lock();
-        let slot = ledger.reach(slots.slot(at));
+        let ledger = ledger.lock();
+        let slot = slots.slot(at);
         ratio * earned.sum(slot) as f64 + reserve - ledger.spent(slot) as f64
     }
 

@@ -66,6 +66,7 @@ pub use env::sim::Sim;
 pub use env::{Env, Tick};
 pub use flight::Group;
 pub use throttle::Throttle;
+pub use retry::Retry;
 
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]

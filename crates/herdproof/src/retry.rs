@@ -192,34 +192,34 @@ impl Retry {
     ///
     /// An `async` closure will do that only reads what is around it; one that changes it, or that is `move`, has to be written
     /// as `|ask| async move { .. }`, so that the run can be a task.
-    pub async fn run<T, E, C, F>(
+    pub fn run<T, E, C, F>(
         &self,
         env: &Env,
         classify: C,
         ask: Ask,
         work: impl FnMut(Ask) -> F,
-    ) -> Result<T, GaveUp<E>>
+    ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,
     {
-        self.repeat(env, classify, ask, work, Repeat::Always).await
+        self.repeat(env, classify, ask, work, Repeat::Always)
     }
 
     /// As [`run`](Retry::run), for what must not be done twice: another attempt is made only if the last was certainly
     /// never begun, because one of our own gates refused it or because it was never sent ([`Failure::Unsent`]).
-    pub async fn run_at_most_once<T, E, C, F>(
+    pub fn run_at_most_once<T, E, C, F>(
         &self,
         env: &Env,
         classify: C,
         ask: Ask,
         work: impl FnMut(Ask) -> F,
-    ) -> Result<T, GaveUp<E>>
+    ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,
     {
-        self.repeat(env, classify, ask, work, Repeat::IfUnbegun).await
+        self.repeat(env, classify, ask, work, Repeat::IfUnbegun)
     }
 
     /// What retries are paid from.
@@ -251,6 +251,7 @@ impl Retry {
             budget.first(ask.at);
         }
         let mut extra = None;
+        // Boxed, because most operations never wait and all of them would carry it.
         let mut waits = None;
         loop {
             ask.deadline = earlier(deadline, rules.timeout.map(|timeout| ask.at + timeout));
@@ -297,14 +298,14 @@ impl Rules {
         &self,
         now: Tick,
         deadline: Option<Tick>,
-        waits: &mut Option<Waits>,
+        waits: &mut Option<Box<Waits>>,
         next: &Next,
     ) -> Result<(Tick, Option<Extra>), Stop> {
         let (pace, after, charged) = match *next {
             Next::Stop(why) => return Err(why),
             Next::Wait { pace, after, charged } => (pace, after, charged),
         };
-        let waits = waits.get_or_insert_with(|| Waits::new(self));
+        let waits = waits.get_or_insert_with(|| Box::new(Waits::new(self)));
         let resume = now + waits.delay(&self.rng, pace, after);
         if deadline.is_some_and(|deadline| resume >= deadline) {
             return Err(Stop::Deadline);
