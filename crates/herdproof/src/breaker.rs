@@ -55,10 +55,13 @@
 //! ended does not open it again.
 
 pub mod ejection;
+mod keyed;
 mod state;
+mod tally;
 
 use std::{
     fmt,
+    hash::Hash,
     sync::{
         Arc,
         atomic::Ordering::{Acquire, Relaxed, Release},
@@ -66,14 +69,16 @@ use std::{
     time::Duration,
 };
 
+pub use keyed::{KeyedBreaker, KeyedPass, OfKey};
 use state::{Entry, Mode, Result as Outcome, Rules, State};
+use tally::Tally;
 
 use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
     gate::{Ask, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
-    sync::{AtomicU32, AtomicU64, Mutex},
-    window::{ALL, BOTH, Scale, Window},
+    sync::{AtomicU64, Mutex},
+    window::Scale,
 };
 
 const SLOTS: usize = 16;
@@ -126,8 +131,6 @@ pub enum Phase {
 struct Inner {
     /// The state as far as a hot path needs it; written under the lock, after everything else.
     word: AtomicU64,
-    /// Faults in a row while closed. Written on a fault, and on the first success after one.
-    faults: AtomicU32,
     rules: Rules,
     scale: Scale<SLOTS>,
     /// Those who are refused are called back over this time.
@@ -136,10 +139,7 @@ struct Inner {
     rng: Rng,
     state: Mutex<State>,
     returns: Apart<Returns>,
-    /// Calls, and the bad ones among them.
-    calls: Apart<Window<SLOTS>>,
-    /// Slow calls.
-    slow: Apart<Window<SLOTS>>,
+    tally: Apart<Tally<SLOTS>>,
 }
 
 /// On cache lines of its own, because every thread writes to it.
@@ -233,6 +233,11 @@ impl BreakerBuilder {
         self
     }
 
+    /// A breaker for each key, with room for so many keys.
+    pub fn build_keyed<K: Hash + Eq>(self, keys: usize) -> KeyedBreaker<K> {
+        KeyedBreaker::new(self.env, self.rules, keys)
+    }
+
     /// The breaker.
     pub fn build(self) -> Breaker {
         let BreakerBuilder { env, rules } = self;
@@ -240,7 +245,6 @@ impl BreakerBuilder {
         let state = State::new(env.now());
         Breaker(Arc::new(Inner {
             word: AtomicU64::new(word(&state)),
-            faults: AtomicU32::new(0),
             rules,
             scale: Scale::new(rules.window),
             ramp_time: rules.ramp_time(),
@@ -248,8 +252,7 @@ impl BreakerBuilder {
             rng,
             env,
             state: Mutex::new(state),
-            calls: Apart(Window::new()),
-            slow: Apart(Window::new()),
+            tally: Apart(Tally::new()),
         }))
     }
 }
@@ -415,51 +418,25 @@ impl Inner {
         }
         let Some(outcome) = outcome(verdict) else { return };
         let slow = self.rules.is_slow(span.took());
-        if outcome == Outcome::Ok && !slow {
-            if self.faults.load(Relaxed) != 0 {
-                self.faults.store(0, Relaxed);
-            }
-            return self.calls.0.add(self.scale, span.to, ALL);
+        if self.tally.0.count(&self.rules, self.scale, outcome, slow, span.to) {
+            self.trip(word, span.to);
         }
-        self.judge(word, outcome, slow, span.to);
     }
 
-    /// A call that speaks against the origin, while closed.
     #[inline(never)]
-    fn judge(&self, word: u64, outcome: Outcome, slow: bool, now: Tick) {
-        let faults = match outcome {
-            Outcome::Fault => self.faults.fetch_add(1, Relaxed).saturating_add(1),
-            Outcome::Weak => 0,
-            Outcome::Ok => {
-                self.faults.store(0, Relaxed);
-                0
-            }
-        };
-        self.calls.0.add(self.scale, now, if outcome == Outcome::Ok { ALL } else { BOTH });
-        if slow {
-            self.slow.0.add(self.scale, now, ALL);
-        }
-        let calls = self.calls.0.sum(self.scale, now);
-        let trips = faults >= self.rules.faults
-            || self.rules.is_failing(calls)
-            || (slow && self.rules.is_crawling(calls.all, self.slow.0.sum(self.scale, now).all));
-        if trips {
-            let draw = self.rng.unit();
-            self.change(|state| match state.mode {
-                Mode::Closed { .. } if self::word(&state) == word => state.trip(&self.rules, now, draw),
-                _ => state,
-            });
-        }
+    fn trip(&self, word: u64, now: Tick) {
+        let draw = self.rng.unit();
+        self.change(|state| match state.mode {
+            Mode::Closed { .. } if self::word(&state) == word => state.trip(&self.rules, now, draw),
+            _ => state,
+        });
     }
 
     /// A probe, or a call of the ramp, is over.
     #[inline(never)]
     fn settle_trial(&self, word: u64, verdict: &Verdict, span: Span) {
         let Some(outcome) = outcome(verdict) else { return self.cancel(word) };
-        let outcome = match outcome {
-            Outcome::Ok if self.rules.is_slow(span.took()) => Outcome::Weak,
-            outcome => outcome,
-        };
+        let outcome = self.rules.on_trial(outcome, span.took());
         let draw = self.rng.unit();
         self.change(
             |state| {
@@ -479,14 +456,10 @@ impl Inner {
         let mut state = self.state.lock();
         let before = *state;
         *state = change(before);
-        let (word, changed) = (word(&state), state.epoch != before.epoch);
-        // A probe's place that is given back is open since ever.
-        let opened = changed && matches!(state.mode, Mode::Open { until } if until > Tick::ZERO);
-        if changed {
+        let (word, opened) = (word(&state), state.opened_since(&before));
+        if state.epoch != before.epoch {
             // What closes begins with nothing counted. Whatever is under way was let in under another word.
-            self.faults.store(0, Relaxed);
-            self.calls.0.clear();
-            self.slow.0.clear();
+            self.tally.0.clear();
             self.word.store(word, Release);
         }
         drop(state);

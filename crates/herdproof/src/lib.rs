@@ -44,6 +44,7 @@ pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+mod keyed;
 mod sync;
 pub mod throttle;
 mod window;
