@@ -149,7 +149,7 @@ struct Apart<T>(T);
 /// Gives everybody who is refused an instant of their own.
 ///
 /// The next instant is the last plus the golden section of the span, from a random start: however many there are, they
-/// are spread evenly, and no two are the same until there are as many as nanoseconds.
+/// are spread evenly, and no two are the same until there are a third as many as nanoseconds.
 struct Returns {
     start: u64,
     given: AtomicU64,
@@ -161,6 +161,7 @@ impl Returns {
     }
 
     fn within(&self, span: Duration) -> Duration {
+        /// The golden section of the whole, in 64 bits.
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         let place = self.start.wrapping_add(self.given.fetch_add(1, Relaxed).wrapping_mul(GOLDEN));
         let nanos = (u128::from(place) * u128::from(nanos(span))) >> 64;
@@ -184,7 +185,7 @@ impl BreakerBuilder {
     /// How long calls count, and how many it takes to judge by them; 10 s and 20 unless told otherwise. A window is made of
     /// 8 to 15 buckets and up to one of them longer than this.
     pub fn window(mut self, window: Duration, least_calls: u32) -> BreakerBuilder {
-        self.rules.window = window.max(Duration::from_millis(1));
+        self.rules.window = sane(window);
         self.rules.least_calls = least_calls.max(1);
         self
     }
@@ -200,8 +201,8 @@ impl BreakerBuilder {
     /// How long it is open: drawn from the upper part of the first time, then of twice that, up to the longest; 5 s and 30 s
     /// unless told otherwise.
     pub fn open(mut self, first: Duration, longest: Duration) -> BreakerBuilder {
-        self.rules.open = first.max(Duration::from_millis(1));
-        self.rules.open_cap = longest.max(self.rules.open);
+        self.rules.open = sane(first);
+        self.rules.open_cap = sane(longest).max(self.rules.open);
         self
     }
 
@@ -214,7 +215,7 @@ impl BreakerBuilder {
 
     /// How long a probe may take before it has failed; 5 s unless told otherwise.
     pub fn probe_timeout(mut self, timeout: Duration) -> BreakerBuilder {
-        self.rules.probe = timeout.max(Duration::from_millis(1));
+        self.rules.probe = sane(timeout);
         self
     }
 
@@ -222,7 +223,7 @@ impl BreakerBuilder {
     /// otherwise. A share of one closes all at once, which is how a herd is made.
     pub fn ramp(mut self, share: f64, step: Duration) -> BreakerBuilder {
         self.rules.first_share = share_or(share, self.rules.first_share).max(state::LEAST_SHARE);
-        self.rules.step = step.max(Duration::from_millis(1));
+        self.rules.step = sane(step);
         self
     }
 
@@ -262,6 +263,11 @@ fn share_or(share: f64, before: f64) -> f64 {
     if share.is_nan() { before } else { share.clamp(0.0, 1.0) }
 }
 
+/// A time that can be reckoned with: from a millisecond to a year.
+fn sane(time: Duration) -> Duration {
+    time.clamp(Duration::from_millis(1), Duration::from_hours(24 * 365))
+}
+
 impl Default for Rules {
     fn default() -> Rules {
         Rules {
@@ -293,8 +299,8 @@ impl Breaker {
         BreakerBuilder { env: env.clone(), rules: Rules::default() }
     }
 
-    /// The same gate with permits that borrow it. They cost no counting of references, which is most of what a permit costs
-    /// while all is well.
+    /// The same gate with permits that borrow it. They cost no counting of references, which is a third of what a permit
+    /// costs while all is well.
     pub fn borrowed(&self) -> Borrowed<'_> {
         Borrowed(self)
     }

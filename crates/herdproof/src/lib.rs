@@ -64,10 +64,14 @@ mod guide {
     mod readme {}
     #[doc = include_str!("../../../docs/guide/backoff.md")]
     mod backoff {}
+    #[doc = include_str!("../../../docs/guide/breaker.md")]
+    mod breaker {}
     #[doc = include_str!("../../../docs/guide/flight.md")]
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
+    #[doc = include_str!("../../../docs/guide/throttle.md")]
+    mod throttle {}
 }

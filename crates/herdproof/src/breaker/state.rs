@@ -169,7 +169,7 @@ impl State {
         };
         let level = self.level.saturating_sub(u8::try_from(healthy).unwrap_or(u8::MAX));
         let (shortest, longest) = rules.open_range(level);
-        let open = shortest + (longest - shortest).mul_f64(draw);
+        let open = shortest + longest.saturating_sub(shortest).mul_f64(draw);
         let level = level.saturating_add(1).min(rules.top_level());
         State { level, ..self.change(Mode::Open { until: now + open }) }
     }
