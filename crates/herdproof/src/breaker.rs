@@ -55,10 +55,13 @@
 //! ended does not open it again.
 
 pub mod ejection;
+mod keyed;
 mod state;
+mod tally;
 
 use std::{
     fmt,
+    hash::Hash,
     sync::{
         Arc,
         atomic::Ordering::{Acquire, Relaxed, Release},
@@ -66,14 +69,16 @@ use std::{
     time::Duration,
 };
 
+pub use keyed::{KeyedBreaker, KeyedPass, OfKey};
 use state::{Entry, Mode, Result as Outcome, Rules, State};
+use tally::Tally;
 
 use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
     gate::{Ask, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
-    sync::{AtomicU32, AtomicU64, Mutex},
-    window::{ALL, BOTH, Scale, Window},
+    sync::{AtomicU64, Mutex},
+    window::Scale,
 };
 
 const SLOTS: usize = 16;
@@ -126,8 +131,6 @@ pub enum Phase {
 struct Inner {
     /// The state as far as a hot path needs it; written under the lock, after everything else.
     word: AtomicU64,
-    /// Faults in a row while closed. Written on a fault, and on the first success after one.
-    faults: AtomicU32,
     rules: Rules,
     scale: Scale<SLOTS>,
     /// Those who are refused are called back over this time.
@@ -136,10 +139,7 @@ struct Inner {
     rng: Rng,
     state: Mutex<State>,
     returns: Apart<Returns>,
-    /// Calls, and the bad ones among them.
-    calls: Apart<Window<SLOTS>>,
-    /// Slow calls.
-    slow: Apart<Window<SLOTS>>,
+    tally: Apart<Tally<SLOTS>>,
 }
 
 /// On cache lines of its own, because every thread writes to it.
@@ -149,7 +149,7 @@ struct Apart<T>(T);
 /// Gives everybody who is refused an instant of their own.
 ///
 /// The next instant is the last plus the golden section of the span, from a random start: however many there are, they
-/// are spread evenly, and no two are the same until there are as many as nanoseconds.
+/// are spread evenly, and no two are the same until there are a third as many as nanoseconds.
 struct Returns {
     start: u64,
     given: AtomicU64,
@@ -161,6 +161,7 @@ impl Returns {
     }
 
     fn within(&self, span: Duration) -> Duration {
+        /// The golden section of the whole, in 64 bits.
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         let place = self.start.wrapping_add(self.given.fetch_add(1, Relaxed).wrapping_mul(GOLDEN));
         let nanos = (u128::from(place) * u128::from(nanos(span))) >> 64;
@@ -184,7 +185,7 @@ impl BreakerBuilder {
     /// How long calls count, and how many it takes to judge by them; 10 s and 20 unless told otherwise. A window is made of
     /// 8 to 15 buckets and up to one of them longer than this.
     pub fn window(mut self, window: Duration, least_calls: u32) -> BreakerBuilder {
-        self.rules.window = window.max(Duration::from_millis(1));
+        self.rules.window = sane(window);
         self.rules.least_calls = least_calls.max(1);
         self
     }
@@ -200,8 +201,8 @@ impl BreakerBuilder {
     /// How long it is open: drawn from the upper part of the first time, then of twice that, up to the longest; 5 s and 30 s
     /// unless told otherwise.
     pub fn open(mut self, first: Duration, longest: Duration) -> BreakerBuilder {
-        self.rules.open = first.max(Duration::from_millis(1));
-        self.rules.open_cap = longest.max(self.rules.open);
+        self.rules.open = sane(first);
+        self.rules.open_cap = sane(longest).max(self.rules.open);
         self
     }
 
@@ -214,7 +215,7 @@ impl BreakerBuilder {
 
     /// How long a probe may take before it has failed; 5 s unless told otherwise.
     pub fn probe_timeout(mut self, timeout: Duration) -> BreakerBuilder {
-        self.rules.probe = timeout.max(Duration::from_millis(1));
+        self.rules.probe = sane(timeout);
         self
     }
 
@@ -222,7 +223,7 @@ impl BreakerBuilder {
     /// otherwise. A share of one closes all at once, which is how a herd is made.
     pub fn ramp(mut self, share: f64, step: Duration) -> BreakerBuilder {
         self.rules.first_share = share_or(share, self.rules.first_share).max(state::LEAST_SHARE);
-        self.rules.step = step.max(Duration::from_millis(1));
+        self.rules.step = sane(step);
         self
     }
 
@@ -233,6 +234,11 @@ impl BreakerBuilder {
         self
     }
 
+    /// A breaker for each key, with room for so many keys.
+    pub fn build_keyed<K: Hash + Eq>(self, keys: usize) -> KeyedBreaker<K> {
+        KeyedBreaker::new(self.env, self.rules, keys)
+    }
+
     /// The breaker.
     pub fn build(self) -> Breaker {
         let BreakerBuilder { env, rules } = self;
@@ -240,7 +246,6 @@ impl BreakerBuilder {
         let state = State::new(env.now());
         Breaker(Arc::new(Inner {
             word: AtomicU64::new(word(&state)),
-            faults: AtomicU32::new(0),
             rules,
             scale: Scale::new(rules.window),
             ramp_time: rules.ramp_time(),
@@ -248,8 +253,7 @@ impl BreakerBuilder {
             rng,
             env,
             state: Mutex::new(state),
-            calls: Apart(Window::new()),
-            slow: Apart(Window::new()),
+            tally: Apart(Tally::new()),
         }))
     }
 }
@@ -257,6 +261,11 @@ impl BreakerBuilder {
 /// A share from zero to one; what is no number leaves it as it was.
 fn share_or(share: f64, before: f64) -> f64 {
     if share.is_nan() { before } else { share.clamp(0.0, 1.0) }
+}
+
+/// A time that can be reckoned with: from a millisecond to a year.
+fn sane(time: Duration) -> Duration {
+    time.clamp(Duration::from_millis(1), Duration::from_hours(24 * 365))
 }
 
 impl Default for Rules {
@@ -290,8 +299,8 @@ impl Breaker {
         BreakerBuilder { env: env.clone(), rules: Rules::default() }
     }
 
-    /// The same gate with permits that borrow it. They cost no counting of references, which is most of what a permit costs
-    /// while all is well.
+    /// The same gate with permits that borrow it. They cost no counting of references, which is a third of what a permit
+    /// costs while all is well.
     pub fn borrowed(&self) -> Borrowed<'_> {
         Borrowed(self)
     }
@@ -415,51 +424,25 @@ impl Inner {
         }
         let Some(outcome) = outcome(verdict) else { return };
         let slow = self.rules.is_slow(span.took());
-        if outcome == Outcome::Ok && !slow {
-            if self.faults.load(Relaxed) != 0 {
-                self.faults.store(0, Relaxed);
-            }
-            return self.calls.0.add(self.scale, span.to, ALL);
+        if self.tally.0.count(&self.rules, self.scale, outcome, slow, span.to) {
+            self.trip(word, span.to);
         }
-        self.judge(word, outcome, slow, span.to);
     }
 
-    /// A call that speaks against the origin, while closed.
     #[inline(never)]
-    fn judge(&self, word: u64, outcome: Outcome, slow: bool, now: Tick) {
-        let faults = match outcome {
-            Outcome::Fault => self.faults.fetch_add(1, Relaxed).saturating_add(1),
-            Outcome::Weak => 0,
-            Outcome::Ok => {
-                self.faults.store(0, Relaxed);
-                0
-            }
-        };
-        self.calls.0.add(self.scale, now, if outcome == Outcome::Ok { ALL } else { BOTH });
-        if slow {
-            self.slow.0.add(self.scale, now, ALL);
-        }
-        let calls = self.calls.0.sum(self.scale, now);
-        let trips = faults >= self.rules.faults
-            || self.rules.is_failing(calls)
-            || (slow && self.rules.is_crawling(calls.all, self.slow.0.sum(self.scale, now).all));
-        if trips {
-            let draw = self.rng.unit();
-            self.change(|state| match state.mode {
-                Mode::Closed { .. } if self::word(&state) == word => state.trip(&self.rules, now, draw),
-                _ => state,
-            });
-        }
+    fn trip(&self, word: u64, now: Tick) {
+        let draw = self.rng.unit();
+        self.change(|state| match state.mode {
+            Mode::Closed { .. } if self::word(&state) == word => state.trip(&self.rules, now, draw),
+            _ => state,
+        });
     }
 
     /// A probe, or a call of the ramp, is over.
     #[inline(never)]
     fn settle_trial(&self, word: u64, verdict: &Verdict, span: Span) {
         let Some(outcome) = outcome(verdict) else { return self.cancel(word) };
-        let outcome = match outcome {
-            Outcome::Ok if self.rules.is_slow(span.took()) => Outcome::Weak,
-            outcome => outcome,
-        };
+        let outcome = self.rules.on_trial(outcome, span.took());
         let draw = self.rng.unit();
         self.change(
             |state| {
@@ -479,14 +462,10 @@ impl Inner {
         let mut state = self.state.lock();
         let before = *state;
         *state = change(before);
-        let (word, changed) = (word(&state), state.epoch != before.epoch);
-        // A probe's place that is given back is open since ever.
-        let opened = changed && matches!(state.mode, Mode::Open { until } if until > Tick::ZERO);
-        if changed {
+        let (word, opened) = (word(&state), state.opened_since(&before));
+        if state.epoch != before.epoch {
             // What closes begins with nothing counted. Whatever is under way was let in under another word.
-            self.faults.store(0, Relaxed);
-            self.calls.0.clear();
-            self.slow.0.clear();
+            self.tally.0.clear();
             self.word.store(word, Release);
         }
         drop(state);

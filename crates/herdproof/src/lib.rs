@@ -75,6 +75,8 @@ mod guide {
     mod readme {}
     #[doc = include_str!("../../../docs/guide/backoff.md")]
     mod backoff {}
+    #[doc = include_str!("../../../docs/guide/breaker.md")]
+    mod breaker {}
     #[doc = include_str!("../../../docs/guide/flight.md")]
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
@@ -85,4 +87,6 @@ mod guide {
     mod retry {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
+    #[doc = include_str!("../../../docs/guide/throttle.md")]
+    mod throttle {}
 }

@@ -80,12 +80,14 @@ impl<const SLOTS: usize> Scale<SLOTS> {
         at.as_nanos() >> (self.shift & 63)
     }
 
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the mask leaves seven bits at most")]
     fn slot(bucket: u64) -> usize {
-        // The mask leaves seven bits at most.
-        (bucket & (SLOTS as u64 - 1)) as usize
+        bucket as usize & (SLOTS - 1)
     }
 
     /// How often the slots were gone through before this bucket, as far as a stamp can hold it.
+    #[inline]
     fn stamp(bucket: u64) -> u64 {
         (bucket >> Self::LOG) << STAMP_AT
     }
@@ -269,7 +271,7 @@ mod tests {
         for laps in [1, 2, 3, LAPS / 2, LAPS / 2 + 1, LAPS - 5, LAPS - BELIEVED, LAPS + 2] {
             let window = Window::<16>::new();
             window.add(scale, at(5), ALL);
-            let later = at(5 + (laps * 16u64 << scale.shift));
+            let later = at(5 + ((laps * 16) << scale.shift));
             assert_eq!(window.sum(scale, later), Sum::default(), "{laps} laps later");
             window.add(scale, later, BOTH);
             assert_eq!(window.sum(scale, later), Sum { all: 1, some: 1 }, "{laps} laps later");
@@ -280,7 +282,7 @@ mod tests {
     fn a_new_window_counts_at_once_wherever_the_clock_stands() {
         let scale = Scale::<16>::new(SECOND * 10);
         for laps in (0..5).chain(LAPS - 5..LAPS + 5) {
-            let (window, now) = (Window::<16>::new(), at(laps * 16 << scale.shift));
+            let (window, now) = (Window::<16>::new(), at((laps * 16) << scale.shift));
             window.add(scale, now, ALL);
             assert_eq!(window.sum(scale, now).all, 1, "in lap {laps}");
         }

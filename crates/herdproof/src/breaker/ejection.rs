@@ -154,15 +154,15 @@ impl EjectionBuilder {
     /// Over how long shares of good calls are compared, and how many calls an endpoint needs; 10 s and 100 unless told
     /// otherwise.
     pub fn window(mut self, window: Duration, least_calls: u32) -> EjectionBuilder {
-        self.rules.window = window.max(Duration::from_millis(1));
+        self.rules.window = super::sane(window);
         self.rules.least_calls = least_calls.max(1);
         self
     }
 
     /// How long an endpoint is out the first time, and at most; 30 s and 300 s unless told otherwise.
     pub fn out_for(mut self, base: Duration, longest: Duration) -> EjectionBuilder {
-        self.rules.base = base.max(Duration::from_millis(1));
-        self.rules.longest = longest.max(self.rules.base);
+        self.rules.base = super::sane(base);
+        self.rules.longest = super::sane(longest).max(self.rules.base);
         self
     }
 

@@ -118,6 +118,11 @@ impl Rules {
         nanos(took) >= self.slow_from
     }
 
+    /// The outcome of a probe or of a call of the ramp: where slowness counts, a slow success is none.
+    pub(super) fn on_trial(&self, outcome: Result, took: Duration) -> Result {
+        if outcome == Result::Ok && self.is_slow(took) { Result::Weak } else { outcome }
+    }
+
     /// The range that an open time is drawn from. The cap limits the range; the draw is made within it.
     pub(super) fn open_range(&self, level: u8) -> (Duration, Duration) {
         let longest = self.open.saturating_mul(1u32.checked_shl(level.into()).unwrap_or(u32::MAX)).min(self.open_cap);
@@ -142,8 +147,14 @@ impl Rules {
 }
 
 impl State {
+    /// Closed. Epochs begin with the time, so that where a key was forgotten and came again, permits from before mean nothing.
     pub(super) fn new(now: Tick) -> State {
-        State { mode: Mode::Closed { since: now }, epoch: 1, level: 0 }
+        State { mode: Mode::Closed { since: now }, epoch: now.as_nanos() + 1, level: 0 }
+    }
+
+    /// Whether it opened in between; a probe's place that is given back has been open since ever.
+    pub(super) fn opened_since(&self, before: &State) -> bool {
+        self.epoch != before.epoch && matches!(self.mode, Mode::Open { until } if until > Tick::ZERO)
     }
 
     fn change(self, mode: Mode) -> State {
@@ -158,7 +169,7 @@ impl State {
         };
         let level = self.level.saturating_sub(u8::try_from(healthy).unwrap_or(u8::MAX));
         let (shortest, longest) = rules.open_range(level);
-        let open = shortest + (longest - shortest).mul_f64(draw);
+        let open = shortest + longest.saturating_sub(shortest).mul_f64(draw);
         let level = level.saturating_add(1).min(rules.top_level());
         State { level, ..self.change(Mode::Open { until: now + open }) }
     }

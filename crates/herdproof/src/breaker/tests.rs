@@ -286,7 +286,9 @@ fn closing_is_a_ramp_and_not_a_step() {
         let passes: Vec<_> = (0..1000).filter_map(|_| scene.enter().ok()).collect();
         let_in.push(passes.len());
         scene.wait(SECOND / 2);
-        passes.into_iter().for_each(|pass| scene.settle(pass, Verdict::Ok));
+        for pass in passes {
+            scene.settle(pass, Verdict::Ok);
+        }
         scene.wait(SECOND / 2);
     }
     for (got, expected) in let_in.iter().zip([200, 400, 800, 1000]) {
@@ -313,6 +315,17 @@ fn a_person_may_hold_it_open_or_closed() {
     assert!(scene.breaker.is_closed(), "what happened while it was held does not count");
     scene.call(&[Verdict::Fault]);
     assert!(matches!(scene.breaker.phase(), Phase::Open { .. }));
+}
+
+#[test]
+fn times_without_end_are_cut_to_what_can_be_reckoned_with() {
+    let longest = Duration::MAX;
+    let scene = Scene::half_open(|usual| {
+        let usual = usual.window(longest, u32::MAX).slow(longest, f64::INFINITY).open(longest, longest).jitter(0.3);
+        usual.probe_timeout(longest).ramp(0.2, longest).ramp_factor(f64::INFINITY)
+    });
+    scene.settle(scene.probe(), Verdict::Ok);
+    assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
 }
 
 #[test]

@@ -126,7 +126,9 @@ fn requests_that_hang_count_from_the_moment_they_are_sent() {
     let hanging: Vec<_> = (0..50).filter_map(|_| scene.enter().ok()).collect();
     assert!(scene.chance(Priority::Normal) > 0.8);
     scene.now = scene.now + SECOND * 30;
-    hanging.into_iter().for_each(|sent| scene.settle(sent, Verdict::Ok));
+    for sent in hanging {
+        scene.settle(sent, Verdict::Ok);
+    }
     assert!(scene.chance(Priority::Normal) < 1e-9, "and are forgiven when they are accepted within the window");
 }
 

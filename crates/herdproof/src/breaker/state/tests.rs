@@ -31,9 +31,9 @@ fn share(state: State) -> f64 {
 fn the_open_time_doubles_up_to_a_cap_at_which_it_is_still_drawn() {
     let rules = Rules::default();
     let mut state = State::new(at(0));
-    for (shortest, longest) in [(2.5, 5.0), (5.0, 10.0), (10.0, 20.0), (15.0, 30.0), (15.0, 30.0)] {
-        let draws = [0.0, 0.5, 1.0].map(|draw| opened(state.trip(&rules, at(0), draw), at(0)).as_secs_f64());
-        assert_eq!(draws, [shortest, f64::midpoint(shortest, longest), longest]);
+    for longest in [5, 10, 20, 30, 30].map(|seconds| SECOND * seconds) {
+        let draws = [0.0, 0.5, 1.0].map(|draw| opened(state.trip(&rules, at(0), draw), at(0)));
+        assert_eq!(draws, [longest / 2, longest / 4 * 3, longest]);
         state = state.trip(&rules, at(0), 0.0);
     }
 }
