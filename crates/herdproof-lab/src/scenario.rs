@@ -4,6 +4,7 @@ mod adaptive_limits;
 mod callers;
 mod hot_key;
 mod keyed_mutex;
+mod limiter_refill;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
@@ -64,6 +65,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "adaptive-limits",
         title: "how many at once: four laws that find it by themselves, on eight origins",
         run: adaptive_limits::run,
+    },
+    Scenario {
+        name: "limiter-refill",
+        title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
+        run: limiter_refill::run,
     },
 ];
 
