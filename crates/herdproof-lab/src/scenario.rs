@@ -9,6 +9,7 @@ mod keyed_mutex;
 mod metastable;
 mod retry_chain;
 mod retry_storm;
+mod limiter_refill;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
@@ -100,6 +101,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "adaptive-limits",
         title: "how many at once: four laws that find it by themselves, on eight origins",
         run: adaptive_limits::run,
+    },
+    Scenario {
+        name: "limiter-refill",
+        title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
+        run: limiter_refill::run,
     },
 ];
 

@@ -40,6 +40,8 @@ const LONG_TRIAL: f64 = 200.0;
 const UNTRIED: u32 = 60;
 /// While there is hardly a queue, the limit grows by this.
 const LEAP: f64 = 1.25;
+/// Times so much above their average are on the rise.
+const RISING: f64 = 1.5;
 /// How fast the base follows down, and up.
 const DOWN: f64 = 0.2;
 const UP: f64 = 0.05;
@@ -176,7 +178,7 @@ impl Knee {
 
     fn begin_trial(&mut self, limit: f64, latest: f64, needs: f64, cut: f64) -> f64 {
         // While times rise the average lags behind, and a queue would seem not to have got shorter.
-        let time = self.time.max(latest);
+        let time = if latest > RISING * self.time { latest } else { self.time };
         self.trial = Some(Trial { limit, time, needs, calls: 0.0, total: 0.0 });
         self.wait = time;
         self.time = 0.0;
