@@ -9,6 +9,7 @@
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
+//! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
@@ -41,6 +42,7 @@ pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+pub mod schedule;
 mod sync;
 
 pub use backoff::Backoff;
