@@ -1,11 +1,16 @@
 //! The catalogue of experiments.
 
+mod autoscale;
 mod callers;
+mod cron;
 mod hot_key;
 mod keyed_mutex;
+mod marks;
+mod polling;
 mod retry_wall;
 mod shared_failure;
 mod slow_leader;
+mod token_refresh;
 
 use std::{error::Error, fmt};
 
@@ -59,6 +64,18 @@ const CATALOGUE: &[Scenario] = &[
         title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
         run: keyed_mutex::run,
     },
+    Scenario {
+        name: "token-refresh",
+        title: "tokens issued together are refreshed together, for days, or nowhere near each other",
+        run: token_refresh::run,
+    },
+    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run: cron::run },
+    Scenario {
+        name: "polling",
+        title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
+        run: polling::run,
+    },
+    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run: autoscale::run },
 ];
 
 /// Every scenario there is.

@@ -10,6 +10,7 @@
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
+//! | [`warm`] | what is new or cold getting all of its load at once |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
@@ -44,6 +45,7 @@ pub mod gate;
 pub mod histogram;
 pub mod schedule;
 mod sync;
+pub mod warm;
 
 pub use backoff::Backoff;
 #[cfg(feature = "sim")]
