@@ -1,5 +1,6 @@
 //! The catalogue of experiments.
 
+mod adaptive_limits;
 mod autoscale;
 mod callers;
 mod cron;
@@ -76,6 +77,11 @@ const CATALOGUE: &[Scenario] = &[
         run: polling::run,
     },
     Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run: autoscale::run },
+    Scenario {
+        name: "adaptive-limits",
+        title: "how many at once: four laws that find it by themselves, on eight origins",
+        run: adaptive_limits::run,
+    },
 ];
 
 /// Every scenario there is.

@@ -40,6 +40,9 @@ pub struct Plan {
     pub time: Duration,
     /// Whether that is a mean, with the times drawn from an exponential distribution, rather than every time.
     pub exponential: bool,
+    /// Whether that is a mean, with the times drawn from a Pareto distribution of this shape, which is above one: most are
+    /// short and a few are very long.
+    pub tail: Option<f64>,
     /// How many may stand in the line; those beyond are refused.
     pub line: usize,
     /// Whether it refuses everything at once.
@@ -74,7 +77,7 @@ struct Job(oneshot::Sender<()>);
 impl Plan {
     /// So many workers that take so long for a call, every time, and a line without end.
     pub const fn new(workers: usize, time: Duration) -> Plan {
-        Plan { workers, time, exponential: false, line: usize::MAX, down: false }
+        Plan { workers, time, exponential: false, tail: None, line: usize::MAX, down: false }
     }
 
     /// Calls that it can serve in a second.
@@ -151,9 +154,13 @@ impl Service {
         let Inner { env, rng, state } = &*self.0;
         let mut next = Some(first);
         while let Some(job) = next {
-            let Plan { time, exponential, .. } = self.plan();
+            let Plan { time, exponential, tail, .. } = self.plan();
             // One minus a number below one is never zero.
-            let factor = if exponential { -(1.0 - rng.unit()).ln() } else { 1.0 };
+            let factor = match tail {
+                Some(shape) => (shape - 1.0) / shape * (1.0 - rng.unit()).powf(-1.0 / shape),
+                None if exponential => -(1.0 - rng.unit()).ln(),
+                None => 1.0,
+            };
             env.sleep(time.mul_f64(factor)).await;
             let mut state = state.lock();
             match job.0.send(()) {

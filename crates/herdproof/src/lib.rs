@@ -7,6 +7,7 @@
 //! | module | what it is against |
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
+//! | [`limit`] | more than the origin can take, at once or in a second |
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
@@ -43,6 +44,8 @@ pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+mod keyed;
+pub mod limit;
 pub mod schedule;
 mod sync;
 pub mod warm;

@@ -1,0 +1,344 @@
+//! A limit on how many at once that finds itself.
+//!
+//! A fixed limit is right for the origin as it was when somebody measured it. This one watches how long calls take and how
+//! many come through, window by window, and a [`Law`] moves it. A call costs a handful of atomic operations; the law runs
+//! once per window, on whichever call ends it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::law::{Knee, Law, Window};
+use crate::{
+    env::{Env, Tick},
+    event::Event,
+    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+};
+
+/// A window is at least this long ...
+const WINDOW: Duration = Duration::from_millis(500);
+/// ... and has at least this many calls.
+const CALLS: u32 = 25;
+/// How many times of a window are kept to take the median of.
+const KEPT: usize = 256;
+
+/// A gate that lets in as many at once as the origin can take; see [`limit`](super). Cheap to clone, and clones share.
+///
+/// It does not wait: what does not fit is refused. Every call counts as one, whatever its cost.
+///
+/// ```
+/// use herdproof::{Env, gate::{Ask, Gate, Permit, Span, Verdict}, limit::AdaptiveLimit};
+///
+/// let env = Env::system();
+/// let limit = AdaptiveLimit::new(&env);
+/// let ask = Ask::new(&env);
+/// let permit = limit.try_enter(&ask).expect("there is room for twenty to begin with");
+/// permit.settle(&Verdict::Ok, Span { from: ask.at, to: env.now() });
+/// assert_eq!((limit.limit(), limit.in_flight()), (20, 0));
+/// ```
+#[derive(Clone)]
+pub struct AdaptiveLimit(Arc<Inner>);
+
+/// How an [`AdaptiveLimit`] is made.
+#[must_use]
+pub struct AdaptiveBuilder {
+    env: Env,
+    initial: u32,
+    min: u32,
+    max: u32,
+    law: Box<dyn Law>,
+}
+
+struct Inner {
+    env: Env,
+    bounds: (u32, u32),
+    limit: AtomicU32,
+    in_flight: AtomicU32,
+    sight: Sight,
+    /// Locked by whoever ends a window; nobody waits for it.
+    law: Mutex<Ruling>,
+}
+
+/// What is seen in the window that is under way. Written without a lock: what comes in while a window is read may count for
+/// the next one or be lost, which is a few calls among many.
+struct Sight {
+    began: AtomicU64,
+    /// The earliest end.
+    ends: AtomicU64,
+    /// Successes in the upper half; in the lower, how many were under way, summed over them.
+    calls: AtomicU64,
+    drops: AtomicU32,
+    timeouts: AtomicU32,
+    refused: AtomicU32,
+    times: [AtomicU64; KEPT],
+    /// What takes longer than this and fails is a timeout, in nanoseconds: twice the last median.
+    slow: AtomicU64,
+}
+
+struct Ruling {
+    law: Box<dyn Law>,
+    /// The limit with its fraction, so that small steps add up.
+    limit: f64,
+}
+
+/// The right to be under way.
+#[must_use = "dropping it gives it back"]
+pub struct AdaptivePermit {
+    limit: Arc<Inner>,
+    /// When it was let in; `Tick::MAX` once it is settled.
+    from: Tick,
+}
+
+impl AdaptiveBuilder {
+    /// The limit to begin with; 20 unless told otherwise.
+    pub fn initial(mut self, limit: u32) -> AdaptiveBuilder {
+        self.initial = limit;
+        self
+    }
+
+    /// The lowest and the highest limit; 2 and 1000 unless told otherwise. One at least; a highest below the lowest counts as
+    /// the lowest.
+    pub fn between(mut self, lowest: u32, highest: u32) -> AdaptiveBuilder {
+        self.min = lowest.max(1);
+        self.max = highest.max(self.min);
+        self
+    }
+
+    /// How the limit follows what is seen; [`Knee`] unless told otherwise.
+    pub fn law(mut self, law: impl Law + 'static) -> AdaptiveBuilder {
+        self.law = Box::new(law);
+        self
+    }
+
+    /// The limit.
+    pub fn build(self) -> AdaptiveLimit {
+        let AdaptiveBuilder { env, initial, min, max, law } = self;
+        let initial = initial.clamp(min, max);
+        let began = env.now();
+        AdaptiveLimit(Arc::new(Inner {
+            env,
+            bounds: (min, max),
+            limit: AtomicU32::new(initial),
+            in_flight: AtomicU32::new(0),
+            sight: Sight::new(began),
+            law: Mutex::new(Ruling { law, limit: f64::from(initial) }),
+        }))
+    }
+}
+
+impl AdaptiveLimit {
+    /// A limit with the usual settings.
+    pub fn new(env: &Env) -> AdaptiveLimit {
+        AdaptiveLimit::builder(env).build()
+    }
+
+    /// A limit in the making.
+    pub fn builder(env: &Env) -> AdaptiveBuilder {
+        AdaptiveBuilder { env: env.clone(), initial: 20, min: 2, max: 1_000, law: Box::new(Knee::default()) }
+    }
+
+    /// How many may be under way at present.
+    pub fn limit(&self) -> u32 {
+        self.0.limit.load(Relaxed)
+    }
+
+    /// How many are under way.
+    pub fn in_flight(&self) -> u32 {
+        self.0.in_flight.load(Relaxed)
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn enter(&self) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let mut in_flight = self.in_flight.load(Relaxed);
+        while in_flight < limit {
+            match self.in_flight.compare_exchange_weak(in_flight, in_flight + 1, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => in_flight = other,
+            }
+        }
+        false
+    }
+
+    /// Ends the window if it is due, and lets the law move the limit.
+    #[inline]
+    fn look(&self, now: Tick) {
+        if now.as_nanos() >= self.sight.ends.load(Relaxed) && self.sight.calls() >= CALLS {
+            self.rule(now);
+        }
+    }
+
+    #[cold]
+    fn rule(&self, now: Tick) {
+        let Some(mut ruling) = self.law.try_lock() else { return };
+        // Somebody else may have ended it since.
+        if now.as_nanos() < self.sight.ends.load(Relaxed) || self.sight.calls() < CALLS {
+            return;
+        }
+        let window = self.sight.end(now);
+        let Ruling { law, limit } = &mut *ruling;
+        let next = law.next(*limit, &window);
+        if next.is_finite() {
+            *limit = next.clamp(f64::from(self.bounds.0), f64::from(self.bounds.1));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two u32")]
+        self.limit.store(limit.floor() as u32, Relaxed);
+    }
+}
+
+impl Sight {
+    fn new(now: Tick) -> Sight {
+        Sight {
+            began: AtomicU64::new(now.as_nanos()),
+            ends: AtomicU64::new((now + WINDOW).as_nanos()),
+            calls: AtomicU64::new(0),
+            drops: AtomicU32::new(0),
+            timeouts: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
+            times: [const { AtomicU64::new(0) }; KEPT],
+            slow: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn calls(&self) -> u32 {
+        let failures = self.drops.load(Relaxed).saturating_add(self.timeouts.load(Relaxed));
+        successes(self.calls.load(Relaxed)).saturating_add(failures)
+    }
+
+    /// Counts a success, and keeps its time with the chance that every other of this window had.
+    #[inline]
+    fn success(&self, time: Duration, in_flight: u32) {
+        let before = self.calls.fetch_add((1 << 32) | u64::from(in_flight), Relaxed);
+        let number = u64::from(successes(before));
+        let place = if number < KEPT as u64 { number } else { spread(number) % (number + 1) };
+        if let Some(kept) = usize::try_from(place).ok().and_then(|place| self.times.get(place)) {
+            kept.store((Tick::ZERO + time).as_nanos(), Relaxed);
+        }
+    }
+
+    /// What came to nothing after this long; if it took much longer than what works, that was load and not a mistake.
+    fn failure(&self, time: Duration) {
+        if (Tick::ZERO + time).as_nanos() > self.slow.load(Relaxed) {
+            self.timeouts.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// What was seen, and begins anew.
+    fn end(&self, now: Tick) -> Window {
+        let began = Tick::from_nanos(self.began.swap(now.as_nanos(), Relaxed));
+        self.ends.store((now + WINDOW).as_nanos(), Relaxed);
+        let calls = self.calls.swap(0, Relaxed);
+        let successes = successes(calls);
+        let mut times = self.times.each_ref().map(|time| time.load(Relaxed));
+        let kept = usize::try_from(successes).unwrap_or(KEPT).min(KEPT);
+        let times = &mut times[..kept];
+        times.sort_unstable();
+        let median = times.get(kept / 2).copied().unwrap_or(0);
+        let mean = times.iter().map(|time| *time as f64).sum::<f64>() / (kept.max(1) as f64);
+        if median > 0 {
+            self.slow.store(median.saturating_mul(2), Relaxed);
+        }
+        Window {
+            elapsed: now - began,
+            successes,
+            drops: self.drops.swap(0, Relaxed),
+            timeouts: self.timeouts.swap(0, Relaxed),
+            median: Duration::from_nanos(median),
+            mean: Duration::from_secs_f64(mean / 1e9),
+            in_flight: (calls & u64::from(u32::MAX)) as f64 / f64::from(successes.max(1)),
+            binding: self.refused.swap(0, Relaxed) > 0,
+        }
+    }
+}
+
+fn successes(calls: u64) -> u32 {
+    u32::try_from(calls >> 32).unwrap_or(u32::MAX)
+}
+
+/// Scatters a counter over all 64 bits.
+#[inline]
+fn spread(number: u64) -> u64 {
+    let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    scattered ^ (scattered >> 32)
+}
+
+impl Gate for AdaptiveLimit {
+    type Permit = AdaptivePermit;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
+        if self.0.enter() {
+            return Ok(AdaptivePermit { limit: Arc::clone(&self.0), from: ask.at });
+        }
+        self.0.sight.refused.fetch_add(1, Relaxed);
+        self.0.env.tell(&Event::Refusal);
+        Err(Refusal::new(Why::Concurrency))
+    }
+}
+
+impl Permit for AdaptivePermit {
+    #[inline]
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        let in_flight = self.limit.in_flight.fetch_sub(1, Relaxed);
+        self.from = Tick::MAX;
+        let sight = &self.limit.sight;
+        match verdict {
+            // A request that was at fault itself has had its answer, in the time that it takes.
+            Verdict::Ok | Verdict::Final => sight.success(span.took(), in_flight),
+            Verdict::Overload { .. } => {
+                sight.drops.fetch_add(1, Relaxed);
+            }
+            Verdict::Fault => sight.failure(span.took()),
+            Verdict::Ignored => {}
+        }
+        self.limit.look(span.to);
+    }
+}
+
+impl Drop for AdaptivePermit {
+    /// Cancelled: nothing is known of how long it would have taken, but that it took longer than this.
+    fn drop(&mut self) {
+        if self.from < Tick::MAX {
+            self.limit.in_flight.fetch_sub(1, Relaxed);
+            let now = self.limit.env.now();
+            self.limit.sight.failure(now - self.from);
+            self.limit.look(now);
+        }
+    }
+}
+
+impl fmt::Debug for AdaptiveLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptiveLimit")
+            .field("limit", &self.limit())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AdaptiveBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptiveBuilder")
+            .field("initial", &self.initial)
+            .field("between", &(self.min..=self.max))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AdaptivePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptivePermit").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What a bulkhead owes to those inside and to those in the line.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    env::{Task, Tick, sim::Sim},
+    event::{Counts, Metric},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Enters, works this long, and gives when it was let in, in milliseconds.
+fn work(env: &Env, pool: &Bulkhead, ask: Ask, takes: Duration) -> Task<Result<u128, Refusal>> {
+    let (pool, clock) = (pool.clone(), env.clone());
+    env.spawn(async move {
+        let mut ask = ask;
+        let permit = pool.enter(&mut ask).await?;
+        assert_eq!(ask.at, clock.now(), "the next gate would judge by the past");
+        clock.sleep(takes).await;
+        permit.settle(&Verdict::Ok, Span { from: ask.at, to: clock.now() });
+        Ok((ask.at - Tick::ZERO).as_millis())
+    })
+}
+
+fn gather<T: Send + 'static>(sim: &mut Sim, tasks: Vec<Task<T>>) -> Vec<T> {
+    sim.run(async {
+        let mut all = Vec::new();
+        for task in tasks {
+            all.push(task.await.expect("callers neither panic nor are aborted"));
+        }
+        all
+    })
+}
+
+#[test]
+fn those_who_wait_go_in_the_order_in_which_they_came() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 2);
+    let tasks = (0..6).map(|_| work(&env, &pool, Ask::new(&env), MS * 10)).collect();
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 0, 10, 10, 20, 20]);
+    assert_eq!((pool.taken(), pool.waiting()), (0, 0));
+}
+
+#[test]
+fn what_matters_more_stands_before_what_matters_less() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1);
+    let order = [Priority::Normal, Priority::Sheddable, Priority::Normal, Priority::Critical, Priority::Critical];
+    let tasks = order.map(|priority| work(&env, &pool, Ask::new(&env).priority(priority), MS * 10)).into();
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 40, 30, 10, 20]);
+}
+
+#[test]
+fn the_line_has_an_end() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let counts = Arc::new(Counts::default());
+    let pool = Bulkhead::new(&env.observed_by(Arc::clone(&counts)), 1).max_waiting(2);
+    let tasks = (0..5).map(|_| work(&env, &pool, Ask::new(&env), MS)).collect();
+    let results = gather(&mut sim, tasks);
+    assert_eq!(results[3..], [Err(Refusal::new(Why::Queue)); 2]);
+    assert!(results[..3].iter().all(Result::is_ok));
+    assert_eq!((counts.get(Metric::Refusals), counts.get(Metric::QueueDepth)), (2, 2));
+}
+
+#[test]
+fn nobody_waits_beyond_its_deadline_and_who_leaves_holds_nobody_up() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1);
+    let hasty = Ask::new(&env).deadline(Tick::ZERO + MS * 5);
+    let tasks = [Ask::new(&env), hasty.clone(), Ask::new(&env)].map(|ask| work(&env, &pool, ask, MS * 10)).into();
+    let went = gather(&mut sim, tasks);
+    assert_eq!(went, [Ok(0), Err(Refusal::new(Why::Deadline)), Ok(10)]);
+    assert_eq!(pool.waiting(), 0);
+}
+
+#[test]
+fn a_permit_given_to_somebody_who_left_goes_to_the_next() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1);
+    let inside = pool.try_enter(&Ask::new(&env)).unwrap();
+    let (mut first, mut second) = (Ask::new(&env), Ask::new(&env));
+    let mut leaver = Box::pin(pool.enter(&mut first));
+    let mut next = pin!(pool.enter(&mut second));
+    assert!(poll_once(leaver.as_mut()).is_pending());
+    assert!(poll_once(next.as_mut()).is_pending());
+    drop(inside);
+    drop(leaver);
+    let permit = poll_once(next.as_mut());
+    assert!(matches!(permit, Poll::Ready(Ok(_))), "the permit was lost with who left");
+    drop(permit);
+    assert_eq!(pool.taken(), 0);
+}
+
+#[test]
+fn who_leaves_the_line_makes_room_for_smaller_ones_behind() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 3);
+    let inside = pool.try_enter(&Ask::new(&env)).unwrap();
+    let (mut large, mut small) = (Ask::new(&env).cost(3), Ask::new(&env));
+    let mut first = Box::pin(pool.enter(&mut large));
+    let mut behind = pin!(pool.enter(&mut small));
+    assert!(poll_once(first.as_mut()).is_pending());
+    assert!(poll_once(behind.as_mut()).is_pending(), "small ones do not overtake: the large one would starve");
+    assert!(pool.try_enter(&Ask::new(&env)).is_err());
+    drop(first);
+    assert!(matches!(poll_once(behind.as_mut()), Poll::Ready(Ok(_))));
+    drop(inside);
+}
+
+#[test]
+fn what_is_larger_than_the_room_is_refused_instead_of_waiting_for_ever() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 0);
+    let refusal = sim.run(pool.enter(&mut Ask::new(&env).cost(2))).unwrap_err();
+    assert_eq!(refusal.why, Why::Concurrency);
+    assert!(pool.try_enter(&Ask::new(&env).cost(0)).is_ok(), "room for none counts as room for one");
+}
+
+#[test]
+fn waiters_with_short_deadlines_leave_nothing_behind() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1).max_waiting(10);
+    let stuck = pool.try_enter(&Ask::new(&env)).unwrap();
+    for _ in 0..1_000 {
+        let ask = Ask::new(&env).deadline(env.now() + MS);
+        let task = work(&env, &pool, ask, MS);
+        assert_eq!(gather(&mut sim, vec![task])[0].unwrap_err().why, Why::Deadline);
+    }
+    assert_eq!(pool.waiting(), 0);
+    drop(stuck);
+}

@@ -1,0 +1,218 @@
+//! A rate for each key: for each client, each host, each tenant.
+//!
+//! The state of a key is two numbers, kept only while they matter: a key whose burst is whole again is forgotten when
+//! somebody new comes. The number of keys is bounded, so that whoever invents keys fills no memory; at the bound the key that
+//! would have been forgotten first goes, and begins anew with its burst whole.
+
+use std::{borrow::Borrow, fmt, hash::Hash, sync::Arc};
+
+use super::{
+    gcra::{Gcra, Slot, until},
+    rate::{Rate, latest},
+};
+use crate::{
+    env::{Env, Rng, Tick},
+    event::Event,
+    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    keyed::{Fades, Keyed},
+};
+
+/// How many keys are kept unless told otherwise.
+const KEYS: usize = 1_000_000;
+
+/// A [`Rate`] for each key; see [`limit`](super). Cheap to clone, and clones share.
+///
+/// ```
+/// use herdproof::{Env, gate::{Ask, Gate}, limit::{KeyedRate, Rate}};
+///
+/// let env = Env::system();
+/// let clients: KeyedRate<String> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+/// let ask = Ask::new(&env);
+/// let first = clients.of("10.0.0.7").try_enter(&ask);
+/// assert!(clients.of("10.0.0.7").try_enter(&ask).is_err());
+/// assert!(clients.of("10.0.0.8").try_enter(&ask).is_ok());
+/// # drop(first);
+/// ```
+pub struct KeyedRate<K>(Arc<Inner<K>>);
+
+struct Inner<K> {
+    env: Env,
+    rng: Rng,
+    gcra: Gcra,
+    states: Keyed<K, State>,
+}
+
+/// What is kept for a key: as in a single limit, but under the lock of its shard.
+#[derive(Default)]
+struct State {
+    tat: u64,
+    promised: u64,
+}
+
+impl Fades for State {
+    #[inline]
+    fn fades_at(&self) -> Tick {
+        Tick::from_nanos(self.tat)
+    }
+}
+
+/// The gate of one key, from [`KeyedRate::of`].
+pub struct OfKey<'a, K, Q: ?Sized> {
+    limits: &'a Arc<Inner<K>>,
+    key: &'a Q,
+}
+
+/// The right to go at a slot of one key.
+#[must_use = "dropping it gives it back"]
+pub struct KeyedPermit<K: Hash + Eq> {
+    limits: Arc<Inner<K>>,
+    hash: u64,
+    /// What was taken; nothing if its cost is zero.
+    slot: Slot,
+}
+
+impl<K: Hash + Eq> KeyedRate<K> {
+    /// A limit with this rate for every key, and room for a million keys.
+    pub fn new(env: &Env, rate: Rate) -> KeyedRate<K> {
+        KeyedRate::bounded(env, rate, KEYS)
+    }
+
+    /// A limit with room for this many keys, one at least. Set it above the number of keys that are expected to be busy:
+    /// within a few percent of it, some are already forgotten before their time.
+    pub fn bounded(env: &Env, rate: Rate, keys: usize) -> KeyedRate<K> {
+        KeyedRate(Arc::new(Inner {
+            env: env.clone(),
+            rng: env.rng("limit/keyed"),
+            gcra: Gcra::new(&rate),
+            states: Keyed::new(env, "limit/keyed", keys),
+        }))
+    }
+
+    /// The gate of this key.
+    #[inline]
+    pub fn of<'a, Q: ?Sized>(&'a self, key: &'a Q) -> OfKey<'a, K, Q>
+    where
+        K: Borrow<Q>,
+    {
+        OfKey { limits: &self.0, key }
+    }
+
+    /// How many keys are kept at present.
+    pub fn len(&self) -> usize {
+        self.0.states.len()
+    }
+
+    /// Whether no key is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K, Q> OfKey<'_, K, Q>
+where
+    K: Borrow<Q> + Hash + Eq,
+    Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+    #[inline]
+    fn take(&self, ask: &Ask, latest: u64, why: Why) -> Result<KeyedPermit<K>, Refusal> {
+        let Inner { env, rng, gcra, states } = &**self.limits;
+        let now = ask.at.as_nanos();
+        let taken = states.with(self.key, ask.at, State::default, |state| {
+            let slot = gcra.slot(state.tat, now, ask.cost).ok_or(None)?;
+            if slot.at > latest {
+                let promise = gcra.promise(slot, state.promised, |below| rng.below(below));
+                state.promised = promise.promised;
+                return Err(Some(promise.told));
+            }
+            state.tat = slot.tat;
+            Ok(slot)
+        });
+        match taken {
+            Ok(slot) => Ok(KeyedPermit { limits: Arc::clone(self.limits), hash: states.hash(self.key), slot }),
+            Err(told) => {
+                env.tell(&Event::Refusal);
+                let refusal = Refusal::new(why);
+                Err(told.map_or(refusal, |told| refusal.after(until(now, told))))
+            }
+        }
+    }
+}
+
+impl<K, Q> Gate for OfKey<'_, K, Q>
+where
+    K: Borrow<Q> + Hash + Eq + Send + Sync,
+    Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
+{
+    type Permit = KeyedPermit<K>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<KeyedPermit<K>, Refusal> {
+        self.take(ask, ask.at.as_nanos(), Why::Rate)
+    }
+
+    async fn enter(&self, ask: &mut Ask) -> Result<KeyedPermit<K>, Refusal> {
+        let (latest, why) = latest(ask, self.limits.gcra.max_wait);
+        let permit = self.take(ask, latest, why)?;
+        let at = Tick::from_nanos(permit.slot.at);
+        if at > ask.at {
+            ask.at = self.limits.env.sleep_until(at).await;
+        }
+        Ok(permit)
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync> Permit for KeyedPermit<K> {
+    #[inline]
+    fn settle(mut self, _: &Verdict, _: Span) {
+        self.slot.cost = 0;
+    }
+}
+
+impl<K: Hash + Eq> Drop for KeyedPermit<K> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot.cost > 0 {
+            self.give_back();
+        }
+    }
+}
+
+impl<K: Hash + Eq> KeyedPermit<K> {
+    /// As with a single limit, only if nobody came after. The key may be forgotten by now; then there is nothing to do.
+    #[cold]
+    fn give_back(&mut self) {
+        let Slot { tat, cost, .. } = self.slot;
+        self.limits.states.with_known(self.hash, |state| {
+            if state.tat == tat {
+                state.tat -= cost;
+            }
+        });
+    }
+}
+
+impl<K> Clone for KeyedRate<K> {
+    fn clone(&self) -> KeyedRate<K> {
+        KeyedRate(Arc::clone(&self.0))
+    }
+}
+
+impl<K> fmt::Debug for KeyedRate<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRate").field("gcra", &self.0.gcra).finish_non_exhaustive()
+    }
+}
+
+impl<K, Q: ?Sized> fmt::Debug for OfKey<'_, K, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfKey").field("gcra", &self.limits.gcra).finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash + Eq> fmt::Debug for KeyedPermit<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedPermit").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

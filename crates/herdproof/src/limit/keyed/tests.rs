@@ -1,0 +1,101 @@
+//! A rate for each key, and no more memory than was allowed.
+
+use std::time::Duration;
+
+use super::*;
+use crate::env::sim::Sim;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn settle<K: Hash + Eq + Send + Sync>(permit: KeyedPermit<K>) {
+    permit.settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO });
+}
+
+fn ask(env: &Env, at: Duration) -> Ask {
+    let mut ask = Ask::new(env);
+    ask.at = Tick::ZERO + at;
+    ask
+}
+
+#[test]
+fn one_key_does_not_pay_for_another() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(2));
+    for key in 0..1_000 {
+        for _ in 0..2 {
+            settle(limits.of(&key).try_enter(&ask(&env, MS)).unwrap());
+        }
+        let refusal = limits.of(&key).try_enter(&ask(&env, MS)).unwrap_err();
+        assert_eq!(refusal, Refusal::new(Why::Rate).after(MS * 100));
+    }
+}
+
+#[test]
+fn the_waiters_of_a_key_have_slots_of_their_own() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limits: KeyedRate<String> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+    let callers: Vec<_> = (0..6)
+        .map(|caller| {
+            let (limits, clock) = (limits.clone(), env.clone());
+            env.spawn(async move {
+                let key = if caller % 2 == 0 { "a" } else { "b" };
+                let mut ask = Ask::new(&clock);
+                settle(limits.of(key).enter(&mut ask).await.unwrap());
+                (clock.now() - Tick::ZERO).as_millis()
+            })
+        })
+        .collect();
+    let went = sim.run(async {
+        let mut went = Vec::new();
+        for caller in callers {
+            went.push(caller.await.unwrap());
+        }
+        went
+    });
+    assert_eq!(went, [0, 0, 100, 100, 200, 200]);
+}
+
+#[test]
+fn a_cancelled_call_gives_back_its_own_key_and_no_other() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+    let now = ask(&env, MS);
+    let cancelled = limits.of(&0).try_enter(&now).unwrap();
+    // All of these stand at the same number as the one that is cancelled.
+    for key in 1..500 {
+        settle(limits.of(&key).try_enter(&now).unwrap());
+    }
+    drop(cancelled);
+    assert!((1..500).all(|key| limits.of(&key).try_enter(&now).is_err()));
+    assert!(limits.of(&0).try_enter(&now).is_ok());
+}
+
+#[test]
+fn keys_whose_burst_is_whole_again_are_forgotten() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+    for key in 0..100_000 {
+        settle(limits.of(&key).try_enter(&ask(&env, MS * u32::try_from(key).unwrap())).unwrap());
+    }
+    // A hundred are within their interval at a time; a shard keeps a few more until somebody comes.
+    assert!(limits.len() < 10_000, "{} keys are kept", limits.len());
+}
+
+#[test]
+fn whoever_invents_keys_neither_fills_memory_nor_frees_those_who_are_refused() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::bounded(&env, Rate::per_second(1).burst(10), 1_000);
+    let now = ask(&env, MS);
+    // Three that have used up their burst stand ten intervals ahead; inventions stand one ahead.
+    for key in 0..3 {
+        for _ in 0..10 {
+            settle(limits.of(&key).try_enter(&now).unwrap());
+        }
+    }
+    for key in 1_000..20_000 {
+        settle(limits.of(&key).try_enter(&now).unwrap());
+    }
+    assert!(limits.len() <= 1_000);
+    assert!((0..3).all(|key| limits.of(&key).try_enter(&now).is_err()), "a flood of keys bought somebody a new burst");
+}

@@ -1,0 +1,190 @@
+//! Laws against origins that are arithmetic too: so many workers, so long a call.
+
+use super::*;
+
+/// An origin with more demand than it can take, so that the limit always binds.
+#[derive(Clone, Copy)]
+struct Origin {
+    workers: f64,
+    time: f64,
+    /// How long callers wait; what would take longer comes to nothing.
+    patience: f64,
+}
+
+const ORIGIN: Origin = Origin { workers: 20.0, time: 0.05, patience: 1.0 };
+
+impl Origin {
+    /// Half a second with so many in flight, or longer if that is what 25 calls take.
+    fn window(&self, in_flight: f64) -> Window {
+        let time = self.time * (in_flight / self.workers).max(1.0);
+        let elapsed = f64::max(0.5, 25.0 * time / in_flight);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred")]
+        let calls = (elapsed * in_flight / time).round() as u32;
+        let (successes, timeouts) = if time < self.patience { (calls, 0) } else { (0, calls) };
+        let time = Duration::from_secs_f64(if successes > 0 { time } else { 0.0 });
+        Window {
+            elapsed: Duration::from_secs_f64(elapsed),
+            successes,
+            drops: 0,
+            timeouts,
+            median: time,
+            mean: time,
+            in_flight,
+            binding: true,
+        }
+    }
+
+    /// The limits that the law gives, window by window.
+    fn run(&self, law: &mut dyn Law, mut limit: f64, windows: usize) -> Vec<f64> {
+        (0..windows)
+            .map(|_| {
+                limit = law.next(limit, &self.window(limit)).clamp(2.0, 1_000.0);
+                limit
+            })
+            .collect()
+    }
+}
+
+fn last(limits: &[f64]) -> f64 {
+    *limits.last().expect("some windows were run")
+}
+
+#[test]
+fn a_lasting_overload_does_not_grow_the_limit_for_ever() {
+    // Netflix/concurrency-limits PR #134 and #165: the baseline drifts up with the queue, the limit follows.
+    for start in [20.0, 60.0, 200.0] {
+        let mut law = Knee::default();
+        ORIGIN.run(&mut law, 10.0, 10);
+        let limits = ORIGIN.run(&mut law, start, 500);
+        assert!(limits[300..].iter().all(|limit| (13.0..=45.0).contains(limit)), "from {start}: {limits:?}");
+    }
+}
+
+#[test]
+fn when_every_call_times_out_the_limit_does_not_grow() {
+    // Netflix/concurrency-limits#137: every call takes as long as the timeout, and the limit grows to its maximum.
+    let dead = Origin { time: 2.0, ..ORIGIN };
+    let mut law = Knee::default();
+    ORIGIN.run(&mut law, 10.0, 10);
+    let limits = dead.run(&mut law, 100.0, 100);
+    assert!(limits.is_sorted_by(|a, b| a >= b), "{limits:?}");
+    assert!(last(&limits) < 2.1);
+}
+
+#[test]
+fn an_incident_is_not_learnt_as_normal() {
+    // failsafe-go#127, envoy#38338: after the incident the limit is what it was, and the base too.
+    let mut law = Knee::default();
+    let before = last(&ORIGIN.run(&mut law, 20.0, 50));
+    let trouble = Origin { workers: 5.0, ..ORIGIN };
+    let during = trouble.run(&mut law, before, 300);
+    assert!(during[200..].iter().all(|limit| *limit < 20.0), "five workers do not need more: {during:?}");
+    let after = last(&ORIGIN.run(&mut law, last(&during), 300));
+    assert!((18.0..=45.0).contains(&after), "{before} before, {after} after");
+    assert!((law.base - 0.05).abs() < 0.01, "{law:?}");
+}
+
+#[test]
+fn a_slower_origin_without_a_queue_is_not_starved() {
+    // The weakness of every law that goes by latency alone.
+    let mut law = Knee::default();
+    let before = last(&ORIGIN.run(&mut law, 20.0, 50));
+    let slow = Origin { time: 0.4, ..ORIGIN };
+    let during = slow.run(&mut law, before, 100);
+    assert!(during[40..].iter().all(|limit| *limit > 13.0), "{during:?}");
+    let mean = during[40..].iter().sum::<f64>() / 60.0;
+    assert!(mean > 17.0, "twenty workers, and {mean} in flight on average");
+}
+
+#[test]
+fn latency_that_does_not_depend_on_us_costs_nothing_but_the_trial() {
+    let mut law = Knee::default();
+    let far = Origin { workers: 1e9, time: 0.05, patience: 9.0 };
+    let before = last(&far.run(&mut law, 20.0, 3));
+    let limits = Origin { time: 0.2, ..far }.run(&mut law, before, 8);
+    assert!(limits[0] < before, "a jump to four times the latency calls for a trial");
+    assert!(last(&limits) > before, "{limits:?}");
+}
+
+#[test]
+fn a_limit_that_refuses_nobody_is_left_alone() {
+    let mut law = Knee::default();
+    for in_flight in [5.0, 15.0, 19.0] {
+        let window = Window { binding: false, ..ORIGIN.window(in_flight) };
+        assert!((law.next(50.0, &window) - 50.0).abs() < f64::EPSILON);
+    }
+}
+
+#[test]
+fn an_origin_that_refuses_is_left_alone_at_once() {
+    let mut law = Knee::default();
+    let window = Window { drops: 20, ..ORIGIN.window(20.0) };
+    assert!((law.next(20.0, &window) - 14.0).abs() < 1e-9);
+}
+
+#[test]
+fn more_in_flight_and_less_through_is_a_veto() {
+    let mut law = Knee::default();
+    // Latency never changes, so there is no queue to be seen; throughput falls with every call in flight.
+    let window = |in_flight: f64| Window {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred")]
+        successes: (400.0 - 5.0 * in_flight) as u32,
+        ..Window { in_flight, ..ORIGIN.window(20.0) }
+    };
+    let mut limit = 20.0;
+    let limits: Vec<f64> = (0..40)
+        .map(|_| {
+            limit = f64::min(law.next(limit, &window(limit)), 70.0);
+            limit
+        })
+        .collect();
+    assert!(last(&limits) < 70.0 && limits[10] > 60.0, "{limits:?}");
+}
+
+#[test]
+fn the_published_laws_do_what_is_published_of_them() {
+    // Additive increase without an end while nothing is dropped.
+    let patient = Origin { patience: 1e9, ..ORIGIN };
+    assert!((last(&patient.run(&mut Aimd::default(), 20.0, 100)) - 120.0).abs() < 1e-9);
+    // Gradient2 tolerates half as much again and a queue of four: 37 of 20 needed.
+    let gradient = last(&ORIGIN.run(&mut Gradient2::default(), 20.0, 60));
+    assert!((25.0..60.0).contains(&gradient), "{gradient}");
+    // It takes a slower origin for a queue.
+    let mut law = Gradient2::default();
+    ORIGIN.run(&mut law, 20.0, 60);
+    let starved = last(&Origin { time: 0.4, ..ORIGIN }.run(&mut law, gradient, 60));
+    assert!(starved < 15.0, "{starved}");
+    // Vegas keeps a queue of three to six logarithms.
+    let vegas = last(&ORIGIN.run(&mut Vegas::default(), 10.0, 40));
+    assert!((20.0..60.0).contains(&vegas), "{vegas}");
+}
+
+#[test]
+fn no_window_makes_a_law_panic_or_lose_its_mind() {
+    let odd = [0.0, 1e-9, 1.0, 1e9];
+    let mut laws: Vec<Box<dyn Law>> = vec![
+        Box::new(Knee::default()),
+        Box::new(Vegas::default()),
+        Box::new(Gradient2::default()),
+        Box::new(Aimd::default()),
+    ];
+    for law in &mut laws {
+        for (count, time) in [0, 1, u32::MAX].into_iter().flat_map(|count| odd.map(|time| (count, time))) {
+            let time = Duration::from_secs_f64(time);
+            for limit in [1.0, 2.0, 4e9] {
+                let window = Window {
+                    elapsed: time,
+                    successes: count,
+                    drops: count / 2,
+                    timeouts: 0,
+                    median: time,
+                    mean: time,
+                    in_flight: f64::from(count),
+                    binding: true,
+                };
+                let next = law.next(limit, &window);
+                assert!(!next.is_nan(), "{window:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! So many in so much time, evenly.
+//!
+//! A limit that fills its bucket once a second lets a crowd through at the top of every second, and everybody who waits for
+//! it wakes at that edge. Here refill is continuous, one comparison against one number, and whoever waits has a slot of its
+//! own: the next in line goes an interval later, and nobody polls.
+//!
+//! | | when there is no room |
+//! |---|---|
+//! | [`try_enter`](Gate::try_enter) | refused, and told when: the first the instant at which it would be let in, each further one an interval later. Nothing is reserved, so whoever stays away costs nothing |
+//! | [`enter`](Gate::enter) | waits in a slot that is its own from the moment it asked; refused at once if that is beyond its deadline, or further away than [`max_wait`](Rate::max_wait) |
+//!
+//! Who leaves, by dropping the waiting future or the permit, gives the slot back if it is the last one. If somebody has
+//! reserved behind it the slot stays empty: moving everybody up would mean waking everybody.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::gcra::{Gcra, Slot, until};
+use crate::{
+    env::{Env, Rng, Tick},
+    event::Event,
+    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+};
+
+/// How many in how much time, and how many of them at once.
+///
+/// ```
+/// use std::time::Duration;
+/// use herdproof::limit::Rate;
+///
+/// let api = Rate::per_second(100).burst(20);
+/// let mail = Rate::new(500, Duration::from_secs(3600)).burst(1);
+/// let probe = Rate::every(Duration::from_millis(333));
+/// # let _ = (api, mail, probe);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Rate {
+    pub(super) interval: Duration,
+    pub(super) burst: u32,
+    pub(super) max_wait: Duration,
+}
+
+/// A gate that lets in at a [`Rate`]; see [`limit`](super). Cheap to clone, and clones share.
+///
+/// ```
+/// use herdproof::{Env, gate::{Ask, Gate}, limit::{Rate, RateLimit}};
+///
+/// let env = Env::system();
+/// let limit = RateLimit::new(&env, Rate::per_second(10).burst(1));
+/// let ask = Ask::new(&env);
+/// let permit = limit.try_enter(&ask).expect("nobody was here before");
+/// let refusal = limit.try_enter(&ask).expect_err("ten a second is one in 100 ms");
+/// assert_eq!(refusal.after.unwrap().as_millis(), 100);
+/// # drop(permit);
+/// ```
+#[derive(Clone)]
+pub struct RateLimit(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    rng: Rng,
+    gcra: Gcra,
+    /// The theoretical arrival time: all there is to who may go.
+    tat: AtomicU64,
+    /// What refused callers were told last.
+    promised: AtomicU64,
+}
+
+/// The right to go at a [`RateLimit`]'s slot.
+#[must_use = "dropping it gives it back"]
+pub struct RatePermit {
+    limit: Arc<Inner>,
+    /// What was taken; nothing if its cost is zero.
+    slot: Slot,
+}
+
+impl Rate {
+    /// This many (one at least) in this much time, evenly. The interval is rounded up to whole nanoseconds.
+    pub const fn new(count: u32, time: Duration) -> Rate {
+        let count = if count == 0 { 1 } else { count };
+        let floor = time.as_nanos() / count as u128;
+        let interval = if floor * count as u128 == time.as_nanos() { floor } else { floor + 1 };
+        Rate::every(Duration::from_nanos_u128(if interval > u64::MAX as u128 { u64::MAX as u128 } else { interval }))
+    }
+
+    /// This many in a second, one at least.
+    pub const fn per_second(count: u32) -> Rate {
+        Rate::new(count, Duration::from_secs(1))
+    }
+
+    /// One in each interval.
+    pub const fn every(interval: Duration) -> Rate {
+        let tenth = match 100_000_000_u128.checked_div(interval.as_nanos()) {
+            Some(count @ 1..=1_000_000) => count,
+            Some(0) | None => 1,
+            Some(_) => 1_000_000,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a million at most")]
+        let burst = tenth as u32;
+        Rate { interval, burst, max_wait: Duration::from_secs(10) }
+    }
+
+    /// How many may go at once after a pause; as many as belong to a tenth of a second unless told otherwise, and one at
+    /// least.
+    pub const fn burst(mut self, burst: u32) -> Rate {
+        self.burst = if burst == 0 { 1 } else { burst };
+        self
+    }
+
+    /// The longest that anybody waits for a slot; 10 s unless told otherwise. With the rate, this bounds how many wait.
+    pub const fn max_wait(mut self, longest: Duration) -> Rate {
+        self.max_wait = longest;
+        self
+    }
+}
+
+impl RateLimit {
+    /// A limit with its burst whole.
+    pub fn new(env: &Env, rate: Rate) -> RateLimit {
+        RateLimit(Arc::new(Inner {
+            env: env.clone(),
+            rng: env.rng("limit/rate"),
+            gcra: Gcra::new(&rate),
+            tat: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Inner {
+    /// Takes the next slot if it is not later than `latest`. `Err` is the slot that it would have been, if there is one.
+    #[inline]
+    fn take(&self, ask: &Ask, latest: u64) -> Result<Slot, Option<Slot>> {
+        let now = ask.at.as_nanos();
+        let mut tat = self.tat.load(Relaxed);
+        loop {
+            let slot = self.gcra.slot(tat, now, ask.cost).ok_or(None)?;
+            if slot.at > latest {
+                return Err(Some(slot));
+            }
+            match self.tat.compare_exchange_weak(tat, slot.tat, Relaxed, Relaxed) {
+                Ok(_) => return Ok(slot),
+                Err(other) => tat = other,
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, why: Why, ask: &Ask, slot: Option<Slot>) -> Refusal {
+        self.env.tell(&Event::Refusal);
+        let Some(slot) = slot else { return Refusal::new(why) };
+        let mut promised = self.promised.load(Relaxed);
+        let told = loop {
+            let promise = self.gcra.promise(slot, promised, |below| self.rng.below(below));
+            match self.promised.compare_exchange_weak(promised, promise.promised, Relaxed, Relaxed) {
+                Ok(_) => break promise.told,
+                Err(other) => promised = other,
+            }
+        };
+        Refusal::new(why).after(until(ask.at.as_nanos(), told))
+    }
+}
+
+/// The latest slot that somebody may wait for, and why not later.
+pub(super) fn latest(ask: &Ask, max_wait: u64) -> (u64, Why) {
+    let patience = ask.at.as_nanos().saturating_add(max_wait);
+    match ask.deadline {
+        // At its deadline the answer is of no more use.
+        Some(deadline) if deadline.as_nanos() <= patience => (deadline.as_nanos().saturating_sub(1), Why::Deadline),
+        _ => (patience, Why::Rate),
+    }
+}
+
+impl Gate for RateLimit {
+    type Permit = RatePermit;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
+        match self.0.take(ask, ask.at.as_nanos()) {
+            Ok(slot) => Ok(RatePermit { limit: Arc::clone(&self.0), slot }),
+            Err(slot) => Err(self.0.refuse(Why::Rate, ask, slot)),
+        }
+    }
+
+    async fn enter(&self, ask: &mut Ask) -> Result<RatePermit, Refusal> {
+        let (latest, why) = latest(ask, self.0.gcra.max_wait);
+        let slot = self.0.take(ask, latest).map_err(|slot| self.0.refuse(why, ask, slot))?;
+        let permit = RatePermit { limit: Arc::clone(&self.0), slot };
+        let at = Tick::from_nanos(slot.at);
+        if at > ask.at {
+            ask.at = self.0.env.sleep_until(at).await;
+        }
+        Ok(permit)
+    }
+}
+
+impl Permit for RatePermit {
+    #[inline]
+    fn settle(mut self, _: &Verdict, _: Span) {
+        self.slot.cost = 0;
+    }
+}
+
+impl Drop for RatePermit {
+    #[inline]
+    fn drop(&mut self) {
+        let Slot { tat, cost, .. } = self.slot;
+        if cost > 0 {
+            // Only the last one can be given back; if somebody came after, this fails and the slot stays empty.
+            let _ = self.limit.tat.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("gcra", &self.0.gcra).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RatePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RatePermit").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! What a rate owes to those who go, wait, leave and are refused.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+
+use super::*;
+use crate::{
+    env::{Task, sim::Sim},
+    event::{Counts, Metric},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn limit(env: &Env, burst: u32) -> RateLimit {
+    RateLimit::new(env, Rate::per_second(10).burst(burst))
+}
+
+fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn settle(permit: impl Permit, env: &Env) {
+    permit.settle(&Verdict::Ok, Span { from: env.now(), to: env.now() });
+}
+
+/// Callers that all ask now and wait; each gives when it went, in milliseconds.
+fn crowd(env: &Env, limit: &RateLimit, callers: u32) -> Vec<Task<Result<u128, Refusal>>> {
+    let one = |_| {
+        let (limit, clock) = (limit.clone(), env.clone());
+        env.spawn(async move {
+            let mut ask = Ask::new(&clock);
+            let permit = limit.enter(&mut ask).await?;
+            settle(permit, &clock);
+            assert_eq!(ask.at, clock.now(), "the next gate would judge by the past");
+            Ok((ask.at - Tick::ZERO).as_millis())
+        })
+    };
+    (0..callers).map(one).collect()
+}
+
+fn gather<T: Send + 'static>(sim: &mut Sim, tasks: Vec<Task<T>>) -> Vec<T> {
+    sim.run(async {
+        let mut all = Vec::new();
+        for task in tasks {
+            all.push(task.await.expect("callers neither panic nor are aborted"));
+        }
+        all
+    })
+}
+
+#[test]
+fn waiters_go_one_after_another_and_not_at_an_edge() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let tasks = crowd(&env, &limit(&env, 2), 6);
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 0, 100, 200, 300, 400]);
+}
+
+#[test]
+fn nobody_is_let_in_without_a_slot_of_its_own() {
+    // tower-resilience#363: waiters that woke up were let in without taking a permit.
+    let mut sim = Sim::new(1).shuffle_ties();
+    let env = sim.env();
+    let tasks = crowd(&env, &limit(&env, 1), 50);
+    let mut went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    went.sort_unstable();
+    assert_eq!(went, (0..50).map(|n| n * 100).collect::<Vec<u128>>());
+}
+
+#[test]
+fn a_newcomer_does_not_overtake_those_who_wait() {
+    // resilience4j#336: whoever asks at the right moment gets the permit of somebody who has waited.
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
+    let mut ask = Ask::new(&env);
+    let mut waiting = pin!(limit.enter(&mut ask));
+    assert!(poll_once(waiting.as_mut()).is_pending());
+    let mut later = Ask::new(&env);
+    later.at = Tick::ZERO + MS * 100;
+    let refusal = limit.try_enter(&later).unwrap_err();
+    assert_eq!(refusal, Refusal::new(Why::Rate).after(MS * 100));
+}
+
+#[test]
+fn who_cannot_go_before_its_deadline_is_refused_at_once_and_takes_nothing() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
+    for deadline in [99, 100] {
+        let mut ask = Ask::new(&env).deadline(Tick::ZERO + MS * deadline);
+        let refusal = match poll_once(pin!(limit.enter(&mut ask))) {
+            Poll::Ready(Err(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refusal.why, Why::Deadline);
+        assert!(refusal.after >= Some(MS * 100));
+    }
+    let mut ask = Ask::new(&env).deadline(Tick::ZERO + MS * 101);
+    settle(sim.run(limit.enter(&mut ask)).unwrap(), &env);
+    assert_eq!(ask.at, Tick::ZERO + MS * 100, "what was refused has taken a slot");
+}
+
+#[test]
+fn the_line_of_waiters_has_an_end() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = RateLimit::new(&env, Rate::per_second(10).burst(1).max_wait(MS * 500));
+    let tasks = crowd(&env, &limit, 100);
+    let went = gather(&mut sim, tasks);
+    assert_eq!(went.iter().filter(|result| result.is_ok()).count(), 6);
+    assert!(went.iter().flatten().all(|ms| *ms <= 500));
+}
+
+#[test]
+fn the_last_to_reserve_gives_its_slot_back_when_it_leaves() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
+    let before = limit.0.tat.load(Relaxed);
+    {
+        let mut ask = Ask::new(&env);
+        let mut waiting = pin!(limit.enter(&mut ask));
+        assert!(poll_once(waiting.as_mut()).is_pending());
+        assert_ne!(limit.0.tat.load(Relaxed), before);
+    }
+    assert_eq!(limit.0.tat.load(Relaxed), before);
+}
+
+#[test]
+fn a_slot_that_somebody_stands_behind_is_not_given_back() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    let mut tasks = crowd(&env, &limit, 3);
+    sim.run_until(Tick::ZERO + MS * 50);
+    let leaver = tasks.remove(1);
+    leaver.abort();
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 200], "the third keeps the time it was given");
+    assert!(limit.try_enter(&Ask::new(&env)).is_err());
+}
+
+#[test]
+fn a_permit_that_is_dropped_is_given_back_and_one_that_is_settled_is_not() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    drop(limit.try_enter(&Ask::new(&env)).unwrap());
+    let permit = limit.try_enter(&Ask::new(&env)).expect("the cancelled call has used nothing");
+    settle(permit, &env);
+    assert!(limit.try_enter(&Ask::new(&env)).is_err());
+}
+
+#[test]
+fn no_two_refused_callers_are_told_the_same_instant_and_each_finds_its_slot_free() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let counts = Arc::new(Counts::default());
+    let limit = limit(&env.observed_by(Arc::clone(&counts)), 1);
+    settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
+    let callers: Vec<_> = (0..100)
+        .map(|_| {
+            let (limit, clock) = (limit.clone(), env.clone());
+            env.spawn(async move {
+                let refusal = limit.try_enter(&Ask::new(&clock)).unwrap_err();
+                clock.sleep(refusal.after.unwrap()).await;
+                settle(limit.try_enter(&Ask::new(&clock)).expect("it was told to come now"), &clock);
+                clock.now()
+            })
+        })
+        .collect();
+    let mut came = gather(&mut sim, callers);
+    came.sort_unstable();
+    came.dedup();
+    assert_eq!(came.len(), 100);
+    assert_eq!(counts.get(Metric::Refusals), 100);
+}
+
+#[test]
+fn what_costs_more_takes_more_and_more_than_a_burst_is_never_let_in() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 5);
+    settle(limit.try_enter(&Ask::new(&env).cost(3)).unwrap(), &env);
+    let refusal = limit.try_enter(&Ask::new(&env).cost(3)).unwrap_err();
+    assert_eq!(refusal.after, Some(MS * 100));
+    settle(limit.try_enter(&Ask::new(&env).cost(2)).unwrap(), &env);
+    assert_eq!(limit.try_enter(&Ask::new(&env).cost(6)).unwrap_err(), Refusal::new(Why::Rate));
+}
+
+#[test]
+fn threads_together_are_let_in_as_often_as_one_would_be() {
+    let limit = RateLimit::new(&Env::system(), Rate::every(Duration::from_secs(1_000_000)).burst(1_000));
+    let mut ask = Ask::new(&Env::system());
+    ask.at = Tick::ZERO + Duration::from_secs(1);
+    let let_in: u32 = std::thread::scope(|scope| {
+        let thread = || {
+            let one = |_: &u32| limit.try_enter(&ask).map(|permit| settle(permit, &Env::system())).is_ok();
+            u32::try_from((0..500).filter(one).count()).unwrap()
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(thread)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(let_in, 1_000);
+}
+
+#[test]
+fn senseless_rates_count_as_the_nearest_that_makes_sense() {
+    assert_eq!(Rate::per_second(0), Rate::per_second(1));
+    assert_eq!(Rate::per_second(1).burst(0), Rate::per_second(1).burst(1));
+    assert_eq!(Rate::per_second(3).interval, Duration::from_nanos(333_333_334));
+    assert_eq!((Rate::per_second(1_000).burst, Rate::per_second(2).burst), (100, 1));
+    let env = Sim::new(1).env();
+    drop(RateLimit::new(&env, Rate::every(Duration::ZERO)).try_enter(&Ask::new(&env)));
+    drop(RateLimit::new(&env, Rate::every(Duration::MAX).burst(u32::MAX)).try_enter(&Ask::new(&env)));
+}
