@@ -3,6 +3,7 @@
 mod adaptive_limits;
 mod autoscale;
 mod callers;
+mod connection_storm;
 mod cron;
 mod hot_key;
 mod keyed_mutex;
@@ -70,6 +71,11 @@ const CATALOGUE: &[Scenario] = &[
         title: "tokens issued together are refreshed together, for days, or nowhere near each other",
         run: token_refresh::run,
     },
+    Scenario {
+        name: "connection-storm",
+        title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
+        run: connection_storm::run,
+    },
     Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run: cron::run },
     Scenario {
         name: "polling",
@@ -105,12 +111,12 @@ impl Scenario {
     }
 }
 
-/// Whether two names share most of their letters in order.
+/// Whether two names share most of their letters in order: of both, as a short name is found in any long word.
 fn is_near(known: &str, asked: &str) -> bool {
     let mut letters = known.chars().peekable();
     let asked = asked.to_lowercase();
     let common = asked.chars().filter(|letter| letters.next_if_eq(letter).is_some()).count();
-    common * 2 >= known.len() || (!asked.is_empty() && known.contains(&asked))
+    common * 2 >= known.len().max(asked.len()) || (!asked.is_empty() && known.contains(&asked))
 }
 
 impl fmt::Display for UnknownScenario {

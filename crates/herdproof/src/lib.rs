@@ -11,6 +11,7 @@
 //! | [`backoff`] | retries that march in step |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
+//! | [`connect`] | connections lost together and dialled together |
 //! | [`warm`] | what is new or cold getting all of its load at once |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -38,6 +39,7 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
+pub mod connect;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -63,10 +65,16 @@ mod guide {
     mod readme {}
     #[doc = include_str!("../../../docs/guide/backoff.md")]
     mod backoff {}
+    #[doc = include_str!("../../../docs/guide/connect.md")]
+    mod connect {}
     #[doc = include_str!("../../../docs/guide/flight.md")]
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
+    #[doc = include_str!("../../../docs/guide/schedule.md")]
+    mod schedule {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
+    #[doc = include_str!("../../../docs/guide/warm.md")]
+    mod warm {}
 }

@@ -26,8 +26,14 @@ impl Marks {
     }
 
     pub(super) fn timeline(&self, bin: Duration) -> Timeline {
+        self.timeline_until(Duration::MAX, bin)
+    }
+
+    /// What happened up to then.
+    pub(super) fn timeline_until(&self, end: Duration, bin: Duration) -> Timeline {
         let mut timeline = Timeline::new(bin);
-        self.0.lock().iter().flatten().for_each(|at| timeline.record(*at));
+        let end = Tick::ZERO + end;
+        self.0.lock().iter().flatten().filter(|at| **at < end).for_each(|at| timeline.record(*at));
         timeline
     }
 

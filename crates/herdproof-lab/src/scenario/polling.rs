@@ -25,7 +25,9 @@ const SLOWEST: Duration = Duration::from_secs(10);
 const BATCH: usize = 10;
 const JOBS_PER_SECOND: f64 = 20.0;
 const BURST: u64 = 5_000;
-const BURST_AT: Duration = Duration::from_secs(40);
+const BURST_AT: Duration = Duration::from_millis(40_300);
+/// What a poll takes.
+const TRIP: Duration = Duration::from_millis(5);
 const TIME: Duration = Duration::from_secs(60);
 const BIN: Duration = Duration::from_millis(10);
 
@@ -55,7 +57,7 @@ pub(super) fn run(settings: Settings) -> Report {
     let adaptive = herd(settings.seed, Way::Adaptive);
     let summary = format!(
         "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
-         empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {BURST} is gone in {:.1} s.",
+         empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {BURST} is gone in {:.2} s.",
         step.polls.peak(),
         step.empty as f64 * 100.0 / step.polls.total() as f64,
         jittered.polls.peak(),
@@ -71,6 +73,7 @@ pub(super) fn run(settings: Settings) -> Report {
             Parameter::new("period", format!("{PERIOD:?}")),
             Parameter::new("slowest", format!("{SLOWEST:?}")),
             Parameter::new("batch", BATCH),
+            Parameter::new("round trip", format!("{TRIP:?}")),
             Parameter::new("jobs/s", JOBS_PER_SECOND),
             Parameter::new("burst", format!("{BURST} at {BURST_AT:?}")),
         ],
@@ -114,9 +117,11 @@ fn herd(seed: u64, way: Way) -> Queue {
 async fn consumer(env: Env, way: Way, queue: Arc<Mutex<Queue>>) {
     let poller = match way {
         Way::InStep => {
-            while env.now() - Tick::ZERO < TIME {
-                queue.lock().poll(env.now());
-                env.sleep(PERIOD).await;
+            let mut at = env.now();
+            while at - Tick::ZERO < TIME {
+                let now = env.sleep_until(at).await;
+                queue.lock().poll(now);
+                at = at + PERIOD;
             }
             return;
         }
@@ -126,12 +131,16 @@ async fn consumer(env: Env, way: Way, queue: Arc<Mutex<Queue>>) {
     poller
         .run(&env, env.sleep(TIME), || {
             let found = queue.lock().poll(env.now());
-            std::future::ready(match (way, found) {
-                (Way::Jittered, _) => Found::Some,
-                (_, BATCH) => Found::Full,
-                (_, 0) => Found::Nothing,
-                _ => Found::Some,
-            })
+            let trip = env.sleep(TRIP);
+            async move {
+                trip.await;
+                match (way, found) {
+                    (Way::Jittered, _) => Found::Some,
+                    (_, BATCH) => Found::Full,
+                    (_, 0) => Found::Nothing,
+                    _ => Found::Some,
+                }
+            }
         })
         .await;
 }

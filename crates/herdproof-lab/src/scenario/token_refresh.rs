@@ -22,6 +22,8 @@ const INSTANCES: u64 = 2_000;
 const MINUTE: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(3600);
 const HOURS: u32 = 51;
+/// The pictures show the first rounds: a column for every quarter of an hour.
+const SHOWN: Duration = Duration::from_secs(62 * 15 * 60);
 /// Four standard deviations of the synchrony of so many random phases.
 const NOISE: f64 = 0.064;
 
@@ -70,7 +72,7 @@ pub(super) fn run(settings: Settings) -> Report {
             arm("cron: anywhere in each hour", &cron),
             arm("refresher: 0, then 30 to 59 min", &refresher),
         ],
-        span: PERIOD * HOURS,
+        span: SHOWN,
         checks,
         summary,
     }
@@ -115,7 +117,7 @@ async fn instance(env: Env, way: Way, id: u64, marks: Marks, until: Duration) {
 async fn by_hand(env: &Env, rng: &Rng, jitter: Duration, anchored: bool, until: Duration, refresh: impl Fn()) {
     let mut base = env.now();
     loop {
-        let at = base + rng.between(PERIOD - jitter, PERIOD + jitter);
+        let at = base + rng.between(PERIOD.saturating_sub(jitter), PERIOD + jitter);
         if at - Tick::ZERO > until {
             return;
         }
@@ -136,8 +138,7 @@ fn arm(name: &'static str, marks: &Marks) -> Arm {
         Figure::number("synchrony_24", "24th", marks.synchrony(24, PERIOD)),
         Figure::number("synchrony_50", "50th", marks.synchrony(50, PERIOD)),
     ];
-    // The picture is of the first hours; its bins are wide enough for a report of a few kilobytes.
-    Arm::new(name, figures, marks.timeline(MINUTE * 15))
+    Arm::new(name, figures, marks.timeline_until(SHOWN, MINUTE * 15))
 }
 
 /// The busiest minute of the hour around hour `hour`, relative to the mean minute.
@@ -178,7 +179,7 @@ fn checks(seed: u64, [together, five, anchored, thirty, cron, refresher]: [&Mark
             "60 +- 5 min: N / 10 in the busiest minute of the first round",
             n / 10.0,
             n / 25.0,
-            { first_hour(five) },
+            first_hour(five),
         ),
         walk(5.0, five, 1),
         walk(5.0, five, 10),

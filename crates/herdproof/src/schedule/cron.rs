@@ -86,7 +86,7 @@ impl Cron {
             Some(splay) => {
                 // The slot is cut out of the bound before the place is found, so that nobody's jitter crosses it.
                 let slot = part(self.within, self.slot);
-                let from = due.saturating_add(splay.offset(self.within - slot));
+                let from = due.saturating_add(splay.offset(self.within.saturating_sub(slot)));
                 from..=from.saturating_add(slot)
             }
         }

@@ -88,7 +88,7 @@ impl Refresher {
     pub fn window(&self, life: Duration, first: bool) -> RangeInclusive<Duration> {
         let life = life.max(SHORTEST);
         let from = if first { Duration::ZERO } else { part(life, self.from) };
-        from..=life - self.margin.min(life / 4)
+        from..=life.saturating_sub(self.margin.min(life / 4))
     }
 
     /// Refreshes until `stop` is done, or until a token has expired because no attempt succeeded in time.
