@@ -14,6 +14,12 @@ mod retry_wall;
 mod shared_failure;
 mod slow_leader;
 mod throttle;
+mod autoscale;
+mod connection_storm;
+mod cron;
+mod marks;
+mod polling;
+mod token_refresh;
 
 use std::{error::Error, fmt};
 
@@ -97,6 +103,22 @@ const CATALOGUE: &[Scenario] = &[
         title: "clients that ask an overloaded origin less, and how long they remember an outage",
         run: throttle::run,
     },
+        name: "token-refresh",
+        title: "tokens issued together are refreshed together, for days, or nowhere near each other",
+        run: token_refresh::run,
+    },
+    Scenario {
+        name: "connection-storm",
+        title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
+        run: connection_storm::run,
+    },
+    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run: cron::run },
+    Scenario {
+        name: "polling",
+        title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
+        run: polling::run,
+    },
+    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run: autoscale::run },
     Scenario {
         name: "adaptive-limits",
         title: "how many at once: four laws that find it by themselves, on eight origins",
@@ -130,12 +152,12 @@ impl Scenario {
     }
 }
 
-/// Whether two names share most of their letters in order.
+/// Whether two names share most of their letters in order: of both, as a short name is found in any long word.
 fn is_near(known: &str, asked: &str) -> bool {
     let mut letters = known.chars().peekable();
     let asked = asked.to_lowercase();
     let common = asked.chars().filter(|letter| letters.next_if_eq(letter).is_some()).count();
-    common * 2 >= known.len() || (!asked.is_empty() && known.contains(&asked))
+    common * 2 >= known.len().max(asked.len()) || (!asked.is_empty() && known.contains(&asked))
 }
 
 impl fmt::Display for UnknownScenario {

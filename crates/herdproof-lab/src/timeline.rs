@@ -88,9 +88,17 @@ impl Timeline {
             0 => Shape::Empty,
             1 if peak == 1 => Shape::One,
             1 => Shape::Wall,
+            _ if self.is_level() => Shape::Curve,
             _ if self.occupied().all(|(_, count)| count * 2 > peak) => Shape::Spikes,
             _ => Shape::Curve,
         }
+    }
+
+    /// Whether there are many bins with events and none without between them: whatever their heights, those are not spikes.
+    fn is_level(&self) -> bool {
+        let first = self.occupied().next().map_or(0, |(bin, _)| bin);
+        let bins = self.occupied().count();
+        bins >= 8 && self.counts.len() - first == bins
     }
 
     /// The same events in `columns` wider bins that together cover the time up to `end`.
@@ -145,6 +153,8 @@ mod tests {
         assert_eq!(timeline(&[7, 7]).shape(), Shape::Wall);
         assert_eq!(timeline(&[0, 0, 10, 10, 10]).shape(), Shape::Spikes);
         assert_eq!(timeline(&[0, 0, 0, 10, 11]).shape(), Shape::Curve);
+        assert_eq!(timeline(&[3, 4, 5, 6, 7, 8, 9, 10]).shape(), Shape::Curve, "as many in every bin");
+        assert_eq!(timeline(&[3, 4, 5, 6, 7, 8, 9, 11]).shape(), Shape::Spikes);
     }
 
     #[test]

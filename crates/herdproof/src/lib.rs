@@ -14,6 +14,9 @@
 //! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
 //! | [`throttle`] | asking an origin that refuses most of what it is asked |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
+//! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
+//! | [`connect`] | connections lost together and dialled together |
+//! | [`warm`] | what is new or cold getting all of its load at once |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
@@ -42,6 +45,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
+pub mod connect;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -58,6 +62,8 @@ pub mod shield;
 mod sync;
 pub mod throttle;
 mod window;
+pub mod schedule;
+pub mod warm;
 
 pub use backoff::Backoff;
 pub use breaker::Breaker;
@@ -77,6 +83,8 @@ mod guide {
     mod backoff {}
     #[doc = include_str!("../../../docs/guide/breaker.md")]
     mod breaker {}
+    #[doc = include_str!("../../../docs/guide/connect.md")]
+    mod connect {}
     #[doc = include_str!("../../../docs/guide/flight.md")]
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
@@ -89,4 +97,8 @@ mod guide {
     mod sim {}
     #[doc = include_str!("../../../docs/guide/throttle.md")]
     mod throttle {}
+    #[doc = include_str!("../../../docs/guide/schedule.md")]
+    mod schedule {}
+    #[doc = include_str!("../../../docs/guide/warm.md")]
+    mod warm {}
 }

@@ -1,0 +1,216 @@
+//! Consumers that poll a queue in step, mostly for nothing.
+//!
+//! `P` consumers with a period of `T` make `P / T` polls a second on average. In step they make `P` in one instant and none
+//! until the next. Jitter takes the peak away. It does not take the empty polls away: for that a consumer has to slow down
+//! while there is nothing, which costs little waiting, because there are many others, and be quick when there is a lot.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use herdproof::{
+    Env, Sim, Tick,
+    schedule::{Found, Poller},
+};
+use parking_lot::Mutex;
+
+use super::Settings;
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source, millis},
+    timeline::Timeline,
+};
+
+const CONSUMERS: u64 = 1_000;
+const PERIOD: Duration = Duration::from_secs(1);
+const SLOWEST: Duration = Duration::from_secs(10);
+const BATCH: usize = 10;
+const JOBS_PER_SECOND: f64 = 20.0;
+const BURST: u64 = 5_000;
+const BURST_AT: Duration = Duration::from_millis(40_300);
+/// What a poll takes.
+const TRIP: Duration = Duration::from_millis(5);
+const TIME: Duration = Duration::from_secs(60);
+const BIN: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Polls, sleeps a period, polls.
+    InStep,
+    /// The library, with the same pace whatever it finds.
+    Jittered,
+    /// The library.
+    Adaptive,
+}
+
+/// The queue, and what was seen at it.
+struct Queue {
+    jobs: VecDeque<Tick>,
+    polls: Timeline,
+    empty: u64,
+    waits: Vec<Duration>,
+    /// When the last job of the burst was taken.
+    drained: Option<Tick>,
+}
+
+pub(super) fn run(settings: Settings) -> Report {
+    let step = herd(settings.seed, Way::InStep);
+    let jittered = herd(settings.seed, Way::Jittered);
+    let adaptive = herd(settings.seed, Way::Adaptive);
+    let summary = format!(
+        "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
+         empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {BURST} is gone in {:.2} s.",
+        step.polls.peak(),
+        step.empty as f64 * 100.0 / step.polls.total() as f64,
+        jittered.polls.peak(),
+        jittered.polls.total() as f64 / adaptive.polls.total() as f64,
+        millis(adaptive.mean_wait()),
+        millis(adaptive.burst_gone()) / 1e3,
+    );
+    Report {
+        scenario: "polling",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("consumers", CONSUMERS),
+            Parameter::new("period", format!("{PERIOD:?}")),
+            Parameter::new("slowest", format!("{SLOWEST:?}")),
+            Parameter::new("batch", BATCH),
+            Parameter::new("round trip", format!("{TRIP:?}")),
+            Parameter::new("jobs/s", JOBS_PER_SECOND),
+            Parameter::new("burst", format!("{BURST} at {BURST_AT:?}")),
+        ],
+        checks: checks(&step, &jittered, &adaptive),
+        arms: vec![step.arm("in step"), jittered.arm("jittered"), adaptive.arm("slower when empty")],
+        span: TIME,
+        summary,
+    }
+}
+
+fn herd(seed: u64, way: Way) -> Queue {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let queue = Arc::new(Mutex::new(Queue {
+        jobs: VecDeque::new(),
+        polls: Timeline::new(BIN),
+        empty: 0,
+        waits: Vec::new(),
+        drained: None,
+    }));
+    for id in 0..CONSUMERS {
+        env.spawn(consumer(env.scope(id), way, Arc::clone(&queue))).detach();
+    }
+    let (producer, line) = (env.clone(), Arc::clone(&queue));
+    env.spawn(async move {
+        let arrive = |_| line.lock().jobs.push_back(producer.now());
+        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + TIME, |_| JOBS_PER_SECOND, arrive).await;
+    })
+    .detach();
+    let line = Arc::clone(&queue);
+    env.clone()
+        .spawn(async move {
+            let now = env.sleep(BURST_AT).await;
+            line.lock().jobs.extend((0..BURST).map(|_| now));
+        })
+        .detach();
+    sim.finish().expect("everybody stops");
+    Arc::into_inner(queue).expect("everybody has stopped").into_inner()
+}
+
+async fn consumer(env: Env, way: Way, queue: Arc<Mutex<Queue>>) {
+    let poller = match way {
+        Way::InStep => {
+            let mut at = env.now();
+            while at - Tick::ZERO < TIME {
+                let now = env.sleep_until(at).await;
+                queue.lock().poll(now);
+                at = at + PERIOD;
+            }
+            return;
+        }
+        Way::Jittered => Poller::every(PERIOD).slowest(PERIOD),
+        Way::Adaptive => Poller::every(PERIOD).slowest(SLOWEST),
+    };
+    poller
+        .run(&env, env.sleep(TIME), || {
+            let found = queue.lock().poll(env.now());
+            let trip = env.sleep(TRIP);
+            async move {
+                trip.await;
+                match (way, found) {
+                    (Way::Jittered, _) => Found::Some,
+                    (_, BATCH) => Found::Full,
+                    (_, 0) => Found::Nothing,
+                    _ => Found::Some,
+                }
+            }
+        })
+        .await;
+}
+
+impl Queue {
+    /// Takes up to a batch, and says how many there were.
+    fn poll(&mut self, now: Tick) -> usize {
+        self.polls.record(now);
+        let count = self.jobs.len().min(BATCH);
+        self.empty += u64::from(count == 0);
+        for job in self.jobs.drain(..count) {
+            self.waits.push(now - job);
+            if job == Tick::ZERO + BURST_AT {
+                self.drained = Some(now);
+            }
+        }
+        count
+    }
+
+    fn mean_wait(&self) -> Duration {
+        self.waits.iter().sum::<Duration>() / u32::try_from(self.waits.len().max(1)).unwrap_or(u32::MAX)
+    }
+
+    fn burst_gone(&self) -> Duration {
+        self.drained.map_or(Duration::MAX, |at| at - (Tick::ZERO + BURST_AT))
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("polls", "polls", self.polls.total()),
+            Figure::count("empty", "empty", self.empty),
+            Figure::count("peak_per_10_ms", "peak/10 ms", self.polls.peak()),
+            Figure::time("mean_wait_ms", "mean wait", self.mean_wait()),
+            Figure::time("burst_gone_ms", "burst gone", self.burst_gone()),
+        ];
+        Arm::new(name, figures, self.polls.clone())
+    }
+}
+
+fn checks(step: &Queue, jittered: &Queue, adaptive: &Queue) -> Vec<Check> {
+    let per_second = |queue: &Queue| queue.polls.total() as f64 / TIME.as_secs_f64();
+    let (p, t) = (CONSUMERS as f64, PERIOD.as_secs_f64());
+    let mean = p / t * BIN.as_secs_f64();
+    vec![
+        Check::equal(Source::Formula, "in step: P polls in one instant", &CONSUMERS, &step.polls.peak()),
+        Check::equal(Source::Formula, "in step: P / T a second on average", &(p / t), &per_second(step)),
+        Check::within(Source::Formula, "jittered: P / T a second, too", p / t, p / t * 0.02, per_second(jittered)),
+        Check::at_most(
+            Source::Formula,
+            "jittered: six standard deviations above P / T in the busiest 10 ms",
+            (mean + 6.0 * mean.sqrt()).ceil(),
+            jittered.polls.peak() as f64,
+        ),
+        Check::at_least(
+            Source::Promise,
+            "slower when empty: times fewer empty polls",
+            3.0,
+            jittered.empty as f64 / adaptive.empty as f64,
+        ),
+        Check::at_most(
+            Source::Promise,
+            "slower when empty: mean wait, in periods",
+            1.0,
+            adaptive.mean_wait().as_secs_f64() / t,
+        ),
+        Check::at_most(
+            Source::Promise,
+            "slower when empty: the burst is gone within the longest pause (s)",
+            SLOWEST.as_secs_f64(),
+            adaptive.burst_gone().as_secs_f64(),
+        ),
+    ]
+}
