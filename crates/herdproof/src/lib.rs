@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`backoff`] | retries that march in step |
+//! | [`shed`] | lines in which everybody waits too long: shedding, priorities, appointments |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
@@ -41,6 +42,7 @@ pub mod event;
 pub mod flight;
 pub mod gate;
 pub mod histogram;
+pub mod shed;
 mod sync;
 
 pub use backoff::Backoff;
