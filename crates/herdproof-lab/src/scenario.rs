@@ -1,10 +1,13 @@
 //! The catalogue of experiments.
 
+mod bathtub;
 mod callers;
 mod hot_key;
 mod keyed_mutex;
+mod priority_shedding;
 mod retry_wall;
 mod shared_failure;
+mod shed_and_return;
 mod slow_leader;
 
 use std::{error::Error, fmt};
@@ -58,6 +61,21 @@ const CATALOGUE: &[Scenario] = &[
         name: "keyed-mutex",
         title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
         run: keyed_mutex::run,
+    },
+    Scenario {
+        name: "bathtub",
+        title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
+        run: bathtub::run,
+    },
+    Scenario {
+        name: "priority-shedding",
+        title: "twelve times the prefetching: users are refused with it, or do not notice",
+        run: priority_shedding::run,
+    },
+    Scenario {
+        name: "shed-and-return",
+        title: "20,000 clients are refused and come back: together, or each at an appointment",
+        run: shed_and_return::run,
     },
 ];
 

@@ -8,7 +8,8 @@
 //!
 //! - **Short rushes wait, standing queues are shed.** [`Codel`] tells them apart by the shortest wait of an interval. Then
 //!   those who have waited longest are refused, and the newest are served first: the others have probably given up.
-//! - **The more important first.** Four classes ([`Priority`](crate::gate::Priority)); a full line pushes out the least
+//! - **The more important first.** Four classes ([`Priority`](crate::gate::Priority)), each with a line and a judge of its
+//!   own, so that nobody is refused because less important calls wait in crowds; a full line pushes out the least
 //!   important who has waited longest. With [`cut`](QueueBuilder::cut), whole users rather than a little of everybody.
 //! - **Nothing that would be late.** Whose deadline leaves less time than the work usually takes is refused at once.
 //! - **Refused with an appointment.** Each is told an instant of its own to come back at, as many a second as can be served
@@ -57,7 +58,7 @@ use std::{
 
 pub use appointments::{Appointed, Appointments, Kept, headers};
 pub use codel::Codel;
-use line::{Line, Stage, Waiter};
+use line::{CLASSES, Line, Stage, Waiter};
 use priority::Cut;
 use waiting::Waiting;
 
@@ -132,7 +133,8 @@ struct Inner {
 
 struct State {
     line: Line,
-    codel: Codel,
+    /// One for each class: a crowd of unimportant calls is no reason to refuse an important one that waits for a moment.
+    codels: [Codel; CLASSES],
 }
 
 /// What came of asking.
@@ -181,7 +183,7 @@ impl QueueBuilder {
             most: line,
             order,
             word: AtomicU32::new(0),
-            state: Mutex::new(State { line: Line::new(), codel: Codel::new(target) }),
+            state: Mutex::new(State { line: Line::new(), codels: [Codel::new(target); CLASSES] }),
             cut: cut.then(|| Cut::new(&env)),
             appointments: Appointments::new(&env),
             times: Histogram::new(MEMORY),
@@ -220,9 +222,9 @@ impl Queue {
         self.0.state.lock().line.len()
     }
 
-    /// Whether the line has stood for a whole interval.
+    /// Whether the line of any class has stood for a whole interval.
     pub fn is_overloaded(&self) -> bool {
-        self.0.state.lock().codel.is_overloaded()
+        self.0.state.lock().is_overloaded()
     }
 
     /// How many calls can be served in a second, by how long they took lately; `None` before the first.
@@ -273,7 +275,7 @@ impl Inner {
         let mut pushed_out = None;
         let mut state = self.state.lock();
         if state.line.len() == 0 && self.take_or_mark() {
-            self.sample(&mut state, Duration::ZERO, ask.at);
+            self.sample(&mut state, ask.at);
             self.unmark(&state);
             return Asked::Seated;
         }
@@ -317,20 +319,26 @@ impl Inner {
 
     /// Lets others do without the lock if nobody waits and there is no overload. Called with it held.
     fn unmark(&self, state: &State) {
-        if state.line.len() == 0 && !state.codel.is_overloaded() {
+        if state.line.len() == 0 && !state.is_overloaded() {
             self.word.fetch_and(!SLOW, AcqRel);
         } else {
             self.word.fetch_or(SLOW, AcqRel);
         }
     }
 
-    fn sample(&self, state: &mut State, oldest: Duration, now: Tick) {
-        if self.word.load(Relaxed) & CALM != 0 {
+    fn sample(&self, state: &mut State, now: Tick) {
+        let calm = self.word.load(Relaxed) & CALM != 0;
+        if calm {
             self.word.fetch_and(!CALM, Relaxed);
-            state.codel.calm();
         }
-        state.codel.scale(self.median());
-        state.codel.sample(oldest, now);
+        let usual = self.median();
+        for (class, codel) in state.codels.iter_mut().enumerate() {
+            if calm {
+                codel.calm();
+            }
+            codel.scale(usual);
+            codel.sample(state.line.oldest(class).map_or(Duration::ZERO, |oldest| now - oldest.since), now);
+        }
     }
 
     /// A seat is given back.
@@ -354,8 +362,7 @@ impl Inner {
         loop {
             let mut state = self.state.lock();
             if !sampled {
-                let oldest = state.line.oldest().map_or(Duration::ZERO, |oldest| now - oldest.since);
-                self.sample(&mut state, oldest, now);
+                self.sample(&mut state, now);
                 sampled = true;
             }
             let seated = self.seat_next(&mut state, now, &mut woken);
@@ -371,15 +378,18 @@ impl Inner {
 
     /// False if there are more to be refused than can be woken at a time.
     fn seat_next(&self, state: &mut State, now: Tick, woken: &mut Woken) -> bool {
-        while let Some(oldest) = state.line.oldest().filter(|oldest| state.codel.refuses(now - oldest.since)) {
-            if woken.is_full() {
-                return false;
+        for (class, codel) in state.codels.iter().enumerate() {
+            while let Some(oldest) = state.line.oldest(class).filter(|oldest| codel.refuses(now - oldest.since)) {
+                if woken.is_full() {
+                    return false;
+                }
+                self.waited(oldest, now, true);
+                woken.push(state.line.end(oldest.slot, Stage::Refused(Why::Shed)));
             }
-            self.waited(oldest, now, true);
-            woken.push(state.line.end(oldest.slot, Stage::Refused(Why::Shed)));
         }
-        let newest = match self.order {
-            Order::Adaptive => state.codel.is_overloaded(),
+        let codels = state.codels;
+        let newest = |class: usize| match self.order {
+            Order::Adaptive => codels[class].is_overloaded(),
             Order::Oldest => false,
             Order::Newest => true,
         };
@@ -451,6 +461,10 @@ impl Inner {
 }
 
 impl State {
+    fn is_overloaded(&self) -> bool {
+        self.codels.iter().any(Codel::is_overloaded)
+    }
+
     fn join(&mut self, ask: &Ask) -> u32 {
         self.line.join(ask.priority, ask.at, ask.deadline.unwrap_or(Tick::MAX))
     }
@@ -459,8 +473,8 @@ impl State {
     /// newest are served first, if they matter no more.
     fn pushes_out(&self, ask: &Ask) -> Option<Waiter> {
         let (class, out) = self.line.least()?;
-        let mine = ask.priority as u8;
-        (mine > class || (mine == class && self.codel.is_overloaded())).then_some(out)
+        let mine = ask.priority as usize;
+        (mine > class || (mine == class && self.codels[class].is_overloaded())).then_some(out)
     }
 }
 

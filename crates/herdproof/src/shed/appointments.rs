@@ -60,6 +60,8 @@ const UNKNOWN: f64 = 1.0;
 const LEAST_SHOW: f64 = 0.25;
 /// How much of what is known is replaced by what the last window has shown.
 const LEARN: f64 = 0.3;
+/// A book is moved only if that makes a difference of this many seconds.
+const MOVES: f64 = 5.0;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Fewer appointments than this in a window say nothing about who keeps them.
 const ENOUGH: u32 = 10;
@@ -79,32 +81,57 @@ pub fn headers(after: Duration) -> [(&'static str, String); 3] {
     ]
 }
 
-/// What is given out, as work that is still to come rather than as the tick of the last slot: when the headroom turns out
-/// to be another, the end of the book moves with it.
+/// What is given out. There is a book for everybody, and one for the critical, who also have their slots in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Book {
-    /// Work that has an appointment and is not due yet.
+    /// The last slot.
+    end: Tick,
+    /// Work that has a slot and is not due yet, as of `at`.
     booked: f64,
-    /// The part of it that is critical, and so stands at the front.
-    critical: f64,
     at: Tick,
 }
 
 impl Book {
+    /// Seconds from now to the last slot.
+    ///
+    /// That slot stays where it was put, or slots that are given out while the headroom goes up and down a little would
+    /// fall together. But a headroom that has turned out to be quite another moves the whole of the book that is left:
+    /// what was booked at one a second while nothing was known must not block two minutes of a server that does a hundred.
+    fn ahead(&mut self, now: Tick, headroom: f64) -> f64 {
+        self.booked = (self.booked - headroom * (now - self.at).as_secs_f64()).max(0.0);
+        self.at = self.at.max(now);
+        let (ahead, even) = ((self.end - now).as_secs_f64(), self.booked / headroom);
+        let another = even > 2.0 * ahead || ahead > 2.0 * even;
+        if another && (ahead - even).abs() > MOVES { even } else { ahead }
+    }
+
+    /// Takes a slot.
+    fn take(&mut self, now: Tick, seconds: f64, work: f64) {
+        // Nobody is given a slot beyond the book, but the critical push its end.
+        self.end = now + Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST);
+        self.booked += work;
+    }
+}
+
+/// Both books.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Books {
+    all: Book,
+    critical: Book,
+}
+
+impl Books {
     /// How long until the next slot, or `None` if that is later than the book goes.
     fn next(&mut self, now: Tick, headroom: f64, work: f64, critical: bool, longest: Duration) -> Option<Duration> {
-        let due = headroom * (now - self.at).as_secs_f64();
-        self.booked = (self.booked - due).max(0.0);
-        self.critical = (self.critical - due).max(0.0);
-        self.at = self.at.max(now);
-        let ahead = if critical { self.critical } else { self.booked };
-        let wait = SOONEST.as_secs_f64() + (ahead + work) / headroom;
+        let of_all = self.all.ahead(now, headroom) + work / headroom;
+        let mine = if critical { self.critical.ahead(now, headroom) + work / headroom } else { of_all };
+        let wait = SOONEST.as_secs_f64() + mine;
         if wait > longest.as_secs_f64() {
             return None;
         }
-        self.booked += work;
+        self.all.take(now, of_all, work);
         if critical {
-            self.critical += work;
+            self.critical.take(now, mine, work);
         }
         Some(Duration::from_secs_f64(wait))
     }
@@ -187,7 +214,7 @@ struct Inner {
 }
 
 struct State {
-    book: Book,
+    books: Books,
     rates: Rates,
     /// When the window began.
     began: Tick,
@@ -217,7 +244,7 @@ impl Appointments {
             refused: AtomicU32::new(0),
             returned: AtomicU32::new(0),
             ends: AtomicU64::new((now + WINDOW).as_nanos()),
-            state: Mutex::new(State { book: Book::default(), rates, began: now, due: [0; AHEAD] }),
+            state: Mutex::new(State { books: Books::default(), rates, began: now, due: [0; AHEAD] }),
         }))
     }
 
@@ -257,7 +284,7 @@ impl Appointments {
         let headroom = state.rates.headroom(capacity);
         let work = f64::from(ask.cost.max(1)) * state.rates.show;
         let critical = ask.priority == Priority::Critical;
-        let slot = state.book.next(ask.at, headroom, work, critical, longest.saturating_sub(SPREAD));
+        let slot = state.books.next(ask.at, headroom, work, critical, longest.saturating_sub(SPREAD));
         let after = match slot {
             Some(slot) => slot + rng.between(Duration::ZERO, SPREAD),
             None => rng.between(longest / 2, longest),
@@ -302,7 +329,7 @@ fn second(at: Tick) -> usize {
 impl fmt::Debug for Appointments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.0.state.lock();
-        f.debug_struct("Appointments").field("rates", &state.rates).field("book", &state.book).finish_non_exhaustive()
+        f.debug_struct("Appointments").field("rates", &state.rates).field("books", &state.books).finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,8 @@ use crate::{
 
 /// No slot.
 const NONE: u32 = u32::MAX;
-const CLASSES: usize = 4;
+/// As many as there are priorities.
+pub(super) const CLASSES: usize = 4;
 
 /// The waiting line. Whoever is in it holds a slot until they have read how it ended.
 #[derive(Debug)]
@@ -93,22 +94,22 @@ impl Line {
         slot
     }
 
-    /// Who has waited longest, whatever their class.
-    pub(super) fn oldest(&self) -> Option<Waiter> {
-        let heads = self.classes.iter().filter_map(|list| self.waiter(list.head));
-        heads.min_by_key(|waiter| waiter.since)
+    /// Who of a class has waited longest.
+    pub(super) fn oldest(&self, class: usize) -> Option<Waiter> {
+        self.waiter(self.classes[class].head)
     }
 
-    /// Who is next: of the most important class that has any, the oldest or the newest.
-    pub(super) fn next(&self, newest: bool) -> Option<Waiter> {
-        let list = self.classes.iter().rev().find(|list| list.head != NONE)?;
-        self.waiter(if newest { list.tail } else { list.head })
+    /// Who is next: of the most important class that has any, the newest if that is said of the class, or the oldest.
+    pub(super) fn next(&self, newest: impl FnOnce(usize) -> bool) -> Option<Waiter> {
+        let class = self.classes.iter().rposition(|list| list.head != NONE)?;
+        let list = &self.classes[class];
+        self.waiter(if newest(class) { list.tail } else { list.head })
     }
 
     /// The least important class that has any, and the one of it who has waited longest.
-    pub(super) fn least(&self) -> Option<(u8, Waiter)> {
-        let (class, list) = (0..).zip(&self.classes).find(|(_, list)| list.head != NONE)?;
-        Some((class, self.waiter(list.head)?))
+    pub(super) fn least(&self) -> Option<(usize, Waiter)> {
+        let class = self.classes.iter().position(|list| list.head != NONE)?;
+        Some((class, self.oldest(class)?))
     }
 
     /// Ends somebody's wait, and gives whom to wake.
@@ -181,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    const CLASSES: [Priority; 4] = [Priority::Sheddable, Priority::Background, Priority::Normal, Priority::Critical];
+    const EACH: [Priority; 4] = [Priority::Sheddable, Priority::Background, Priority::Normal, Priority::Critical];
 
     fn at(n: u64) -> Tick {
         Tick::from_nanos(n)
@@ -216,7 +217,7 @@ mod tests {
             let mut ended = Vec::new();
             for (now, step) in (0..).zip(steps) {
                 match step {
-                    Step::Join(class) => model.push((class, now, line.join(CLASSES[class], at(now), Tick::MAX))),
+                    Step::Join(class) => model.push((class, now, line.join(EACH[class], at(now), Tick::MAX))),
                     Step::Leave(who) if !model.is_empty() => {
                         let (_, _, slot) = model.remove(who % model.len());
                         prop_assert_eq!(line.leave(slot).0, Stage::Waiting);
@@ -225,7 +226,7 @@ mod tests {
                         let best = model.iter().map(|who| who.0).max();
                         let mut of_best = model.iter().filter(|who| Some(who.0) == best);
                         let expected = if newest { of_best.next_back() } else { of_best.next() }.copied();
-                        let next = line.next(newest);
+                        let next = line.next(|_| newest);
                         prop_assert_eq!(next.map(|who| who.slot), expected.map(|who| who.2));
                         if let Some((_, _, slot)) = expected {
                             line.end(slot, Stage::Seated(at(now)));
@@ -244,7 +245,10 @@ mod tests {
                     Step::Leave(_) => {}
                 }
                 prop_assert_eq!(line.len() as usize, model.len());
-                prop_assert_eq!(line.oldest().map(|who| who.slot), model.first().map(|who| who.2));
+                for class in 0..4 {
+                    let oldest = model.iter().find(|who| who.0 == class).map(|who| who.2);
+                    prop_assert_eq!(line.oldest(class).map(|who| who.slot), oldest);
+                }
                 prop_assert_eq!(line.slots_held(), model.len() + ended.len());
             }
         }

@@ -82,7 +82,9 @@ impl Hall {
     /// As if the line had stood from 0 to 120 ms; the interval then goes on until 201 ms.
     fn overload(&self) {
         let mut state = self.queue.0.state.lock();
-        (0..=120).for_each(|ms| state.codel.sample(MS * 50, at(ms)));
+        for codel in &mut state.codels {
+            (0..=120).for_each(|ms| codel.sample(MS * 50, at(ms)));
+        }
         self.queue.0.unmark(&state);
         drop(state);
         assert!(self.queue.is_overloaded());
@@ -205,6 +207,31 @@ fn while_overloaded_the_old_are_refused_and_the_newest_served() {
     assert_eq!(why(poll(&mut callers[0])), Why::Shed);
     assert_eq!(why(poll(&mut callers[1])), Why::Shed, "11 ms are more than two targets");
     assert!(poll(&mut callers[2]).unwrap().is_ok());
+}
+
+#[test]
+fn a_crowd_of_unimportant_calls_does_not_have_an_important_one_refused() {
+    let hall = Hall::new(|queue| queue);
+    let seat = hall.seat(0);
+    let mut crowd: Vec<Caller> = (0..9).map(|_| hall.waiter(hall.ask(1).priority(Priority::Sheddable))).collect();
+    let mut seats = vec![seat];
+    // Every 50 ms the seat goes to somebody of the crowd; the important one comes later, and waits for 20 ms.
+    for now in [50, 100, 150] {
+        Hall::settle(seats.pop().unwrap(), now - 1, now);
+        crowd.retain_mut(|caller| match poll(caller) {
+            Some(answer) => {
+                seats.extend(answer.ok());
+                false
+            }
+            None => true,
+        });
+    }
+    let (mut first, mut second) = (hall.waiter(hall.ask(151)), hall.waiter(hall.ask(152)));
+    Hall::settle(seats.pop().unwrap(), 170, 171);
+    assert!(hall.queue.is_overloaded());
+    Hall::settle(poll(&mut first).expect("the older of the important is next").unwrap(), 179, 180);
+    assert!(poll(&mut second).expect("and then the other, after 28 ms").is_ok());
+    assert!(crowd.iter_mut().any(|caller| why(poll(caller)) == Why::Shed));
 }
 
 #[test]

@@ -73,18 +73,34 @@ fn beyond_the_book_everybody_is_spread_over_its_second_half() {
     assert!(beyond.iter().all(|wait| *wait >= 60.0));
     let mean = beyond.iter().sum::<f64>() / beyond.len() as f64;
     assert!((mean - 90.0).abs() < 1.0, "{mean}");
-    assert!(appointments.0.state.lock().book.booked < 1_200.0, "those beyond take no slot");
+    assert!(appointments.0.state.lock().books.all.booked < 1_200.0, "those beyond take no slot");
 }
 
 #[test]
 fn the_book_moves_when_the_headroom_turns_out_to_be_another() {
-    let mut book = Book::default();
+    let mut book = Books::default();
     let longest = Duration::from_secs(120);
     for _ in 0..100 {
         book.next(Tick::ZERO, 1.0, 1.0, false, longest);
     }
     assert_eq!(book.next(Tick::ZERO, 100.0, 1.0, false, longest), Some(MS * 2_010), "not in a hundred seconds");
     assert_eq!(book.next(Tick::ZERO, 0.5, 1.0, false, longest), None);
+}
+
+#[test]
+fn a_headroom_that_wavers_does_not_put_two_into_one_slot() {
+    let mut book = Books::default();
+    let longest = Duration::from_secs(120);
+    let mut last = Tick::ZERO;
+    for n in 0..4_000u32 {
+        let (now, headroom) = (at(f64::from(n) / 100.0), if n / 100 % 2 == 0 { 190.0 } else { 210.0 });
+        let wait = (0..4).map_while(|_| book.next(now, headroom, 1.0, false, longest)).last();
+        let Some(wait) = wait else { break };
+        let slot = now + wait;
+        assert!(slot - last > MS * 4 * 4, "{:?} after the slot of the last four", slot - last);
+        last = slot;
+    }
+    assert!(last > at(75.0));
 }
 
 #[test]
