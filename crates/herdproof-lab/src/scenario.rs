@@ -2,6 +2,7 @@
 
 mod adaptive_limits;
 mod breaker_reclose;
+mod bathtub;
 mod callers;
 mod hedging;
 mod hot_key;
@@ -10,8 +11,10 @@ mod metastable;
 mod retry_chain;
 mod retry_storm;
 mod limiter_refill;
+mod priority_shedding;
 mod retry_wall;
 mod shared_failure;
+mod shed_and_return;
 mod slow_leader;
 mod throttle;
 mod autoscale;
@@ -128,6 +131,21 @@ const CATALOGUE: &[Scenario] = &[
         name: "limiter-refill",
         title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
         run: limiter_refill::run,
+    },
+    Scenario {
+        name: "bathtub",
+        title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
+        run: bathtub::run,
+    },
+    Scenario {
+        name: "priority-shedding",
+        title: "twelve times the prefetching: users are refused with it, or do not notice",
+        run: priority_shedding::run,
+    },
+    Scenario {
+        name: "shed-and-return",
+        title: "20,000 clients are refused and come back: together, or each at an appointment",
+        run: shed_and_return::run,
     },
 ];
 

@@ -95,6 +95,9 @@ pub struct Ask {
     pub attempt: u16,
     /// How much of the resource it takes, in the gate's own measure.
     pub cost: u32,
+    /// For whom, as a number or a hash: what is refused for one user should be refused as a whole, rather than a little of
+    /// everybody's.
+    pub user: Option<u64>,
 }
 
 /// How much an answer matters, least first.
@@ -185,7 +188,7 @@ where
 impl Ask {
     /// Something ordinary: no deadline, normal priority, first attempt, cost one.
     pub fn new(env: &Env) -> Ask {
-        Ask { at: env.now(), deadline: None, priority: Priority::default(), attempt: 0, cost: 1 }
+        Ask { at: env.now(), deadline: None, priority: Priority::default(), attempt: 0, cost: 1, user: None }
     }
 
     /// The answer is of no use from this tick on.
@@ -213,6 +216,13 @@ impl Ask {
     #[must_use]
     pub fn cost(mut self, cost: u32) -> Ask {
         self.cost = cost;
+        self
+    }
+
+    /// For whom it is.
+    #[must_use]
+    pub fn user(mut self, user: u64) -> Ask {
+        self.user = Some(user);
         self
     }
 

@@ -13,6 +13,7 @@
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
 //! | [`throttle`] | asking an origin that refuses most of what it is asked |
+//! | [`shed`] | lines in which everybody waits too long: shedding, priorities, appointments |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
 //! | [`connect`] | connections lost together and dialled together |
@@ -59,6 +60,7 @@ pub mod layer;
 pub mod limit;
 pub mod retry;
 pub mod shield;
+pub mod shed;
 mod sync;
 pub mod throttle;
 mod window;

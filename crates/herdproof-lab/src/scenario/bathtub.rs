@@ -1,0 +1,249 @@
+//! A burst of one second before a service that needs ten for it, and callers who give up after two.
+//!
+//! Served in the order in which they came, the first few are in time, and from then on everybody has given up before it is
+//! their turn: the service works at full speed for nobody, until the line is short again. This is the bathtub: it fills in
+//! a second and drains for many, and those who come meanwhile go under with the rest.
+//!
+//! Corrects: newest first is not what saves the *goodput*. Oldest first does as many if the line knows the deadlines and
+//! drops whom it cannot serve in time; even more, as nobody is refused who could still be served. But as long as the line
+//! stands everybody waits for nearly all of their two seconds. Newest first serves most at once, and lets the others wait
+//! for nothing. Shedding tells them within moments, when they can still do something else.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use herdproof::{
+    Env, Sim, Tick,
+    gate::{Ask, guard, result},
+    shed::{Order, Queue},
+};
+use parking_lot::Mutex;
+
+use super::Settings;
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    service::{Plan, Service},
+    timeline::Timeline,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Twenty workers of 10 ms: 2,000 a second.
+const SERVICE: Plan = Plan::new(20, Duration::from_millis(10));
+const USUAL: f64 = 800.0;
+const BURST: f64 = 20_000.0;
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The burst is the third second.
+const BEGIN: usize = 2;
+const SECONDS: usize = 20;
+
+pub(super) fn run(settings: Settings) -> Report {
+    let fifo = herd(settings.seed, |_| None);
+    let queue = |line, target, order| {
+        move |env: &Env| Some(Queue::builder(env, 20).line(line).target(target).order(order).build())
+    };
+    let deadlines = herd(settings.seed, queue(100_000, Duration::MAX, Order::Oldest));
+    let newest = herd(settings.seed, queue(100_000, Duration::MAX, Order::Newest));
+    let ours = herd(settings.seed, |env| Some(Queue::new(env, 20)));
+    let summary = format!(
+        "served in order, {:.0} of {BURST} in the burst are in time and then {} seconds pass with nobody served in time; \
+         with shedding the worst second is at {:.0} % of what the service can do, and whoever is served waits {:.0} ms at \
+         the 99th percentile.",
+        fifo.in_burst(),
+        fifo.dead_seconds(),
+        ours.worst_second() * 100.0,
+        ours.quantile(0.99).as_secs_f64() * 1e3,
+    );
+    Report {
+        scenario: "bathtub",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("service", format!("{} a second", SERVICE.capacity())),
+            Parameter::new("usual", format!("{USUAL} a second")),
+            Parameter::new("burst", format!("{BURST} in the third second")),
+            Parameter::new("callers give up after", format!("{TIMEOUT:?}")),
+        ],
+        checks: checks(&fifo, &deadlines, &newest, &ours),
+        arms: vec![
+            fifo.arm("oldest first"),
+            deadlines.arm("oldest first, deadlines"),
+            newest.arm("newest first"),
+            ours.arm("codel + newest first"),
+        ],
+        span: SECOND * 20,
+        summary,
+    }
+}
+
+/// What became of everybody.
+#[derive(Debug)]
+struct Tub {
+    came: Timeline,
+    /// By when they came, so that a second is judged by its own callers; and by when they were served.
+    served_of: Timeline,
+    served: Timeline,
+    waits: Vec<Duration>,
+    refused: u64,
+    /// Gave up, without having been told anything.
+    gave_up: u64,
+    wasted: u64,
+}
+
+fn herd(seed: u64, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let service = Service::new(&env, "service", SECOND, SERVICE);
+    let gate = gate(&env);
+    let timeline = || Timeline::new(SECOND);
+    let tub = Arc::new(Mutex::new(Tub {
+        came: timeline(),
+        served_of: timeline(),
+        served: timeline(),
+        waits: Vec::new(),
+        refused: 0,
+        gave_up: 0,
+        wasted: 0,
+    }));
+    let rng = env.rng("users");
+    let end = Tick::ZERO + SECOND * 20;
+    let rate = |at: Tick| {
+        let second = usize::try_from((at - Tick::ZERO).as_secs()).unwrap_or(usize::MAX);
+        if second == BEGIN { USUAL + BURST } else { USUAL }
+    };
+    let arrive = |_| {
+        let (env, gate, service, tub) = (env.clone(), gate.clone(), service.clone(), Arc::clone(&tub));
+        env.clone().spawn(async move { caller(env, gate, service, &tub).await }).detach();
+    };
+    sim.run(poisson(&env, &rng, end, rate, arrive));
+    sim.finish().expect("everybody gives up after a while");
+    let wasted = service.seen().wasted;
+    drop(sim);
+    let tub = Arc::into_inner(tub).expect("the callers are gone").into_inner();
+    Tub { wasted, ..tub }
+}
+
+async fn caller(env: Env, gate: Option<Queue>, service: Service, tub: &Mutex<Tub>) {
+    let ask = Ask::new(&env).deadline(env.now() + TIMEOUT);
+    let (came, deadline) = (ask.at, env.now() + TIMEOUT);
+    tub.lock().came.record(came);
+    let answer = within(&env, deadline, guard(&env, &gate, result, ask, || service.call())).await;
+    let mut tub = tub.lock();
+    match answer {
+        Some(Ok(())) => {
+            tub.served_of.record(came);
+            tub.served.record(env.now());
+            tub.waits.push(env.now() - came);
+        }
+        Some(Err(_)) => tub.refused += 1,
+        None => tub.gave_up += 1,
+    }
+}
+
+/// What comes of it before the deadline; dropped then.
+async fn within<T>(env: &Env, deadline: Tick, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let mut timer = pin!(env.sleep_until(deadline));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => timer.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
+
+impl Tub {
+    /// How many of those who came in the burst were served in time.
+    fn in_burst(&self) -> f64 {
+        at(&self.served_of, BEGIN)
+    }
+
+    /// Seconds in which hardly anybody was served in time.
+    fn dead_seconds(&self) -> usize {
+        (0..SECONDS).filter(|second| at(&self.served, *second) < 0.05 * USUAL).count()
+    }
+
+    /// The least that was served in any second, as a share of what could be: what the service can do, or all who came.
+    fn worst_second(&self) -> f64 {
+        let share = |second| at(&self.served, second) / at(&self.came, second).min(SERVICE.capacity());
+        (0..SECONDS).map(share).fold(f64::INFINITY, f64::min)
+    }
+
+    fn quantile(&self, share: f64) -> Duration {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length")]
+        let rank = (waits.len() as f64 * share) as usize;
+        waits.get(rank.min(waits.len().saturating_sub(1))).copied().unwrap_or_default()
+    }
+
+    fn arm(self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("served", "in time", self.served.total()),
+            Figure::number("worst_second_share", "worst second", self.worst_second()),
+            Figure::count("wasted", "for nobody", self.wasted),
+            Figure::count("refused", "refused", self.refused),
+            Figure::count("gave_up", "gave up", self.gave_up),
+            Figure::time("p90_ms", "p90", self.quantile(0.9)),
+            Figure::time("p99_ms", "p99", self.quantile(0.99)),
+        ];
+        Arm::new(name, figures, self.served)
+    }
+}
+
+fn at(timeline: &Timeline, second: usize) -> f64 {
+    timeline.counts().get(second).copied().unwrap_or(0) as f64
+}
+
+fn checks(fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
+    let (mu, offered) = (SERVICE.capacity(), USUAL + BURST);
+    let in_time = mu * TIMEOUT.as_secs_f64() * offered / (offered - mu);
+    // The line at the end of the burst, down to what is served in the callers' two seconds.
+    let line = offered - mu;
+    let drained = (line - mu * TIMEOUT.as_secs_f64()) / (mu - USUAL);
+    vec![
+        Check::within(
+            Source::Formula,
+            "oldest first: in time of the burst, mu x timeout x offered / (offered - mu)",
+            in_time.round(),
+            0.05 * in_time,
+            fifo.in_burst(),
+        ),
+        Check::within(
+            Source::Formula,
+            "oldest first: seconds without anybody in time",
+            drained.floor() - 1.0,
+            2.0,
+            fifo.dead_seconds() as f64,
+        ),
+        Check::at_least(
+            Source::Article,
+            "oldest first: more is served to nobody than in time of the burst",
+            fifo.in_burst(),
+            fifo.wasted as f64,
+        ),
+        Check::at_least(Source::Formula, "newest first: the worst second, as a share", 0.95, newest.worst_second()),
+        Check::at_least(
+            Source::Formula,
+            "oldest first with deadlines: as good a share",
+            0.95,
+            deadlines.worst_second(),
+        ),
+        Check::at_least(
+            Source::Formula,
+            "but one in ten waits for most of the timeout (p90, ms)",
+            1_500.0,
+            deadlines.quantile(0.9).as_secs_f64() * 1e3,
+        ),
+        Check::at_least(
+            Source::Promise,
+            "codel + newest first: the worst second, as a share",
+            0.95,
+            ours.worst_second(),
+        ),
+        Check::at_most(
+            Source::Promise,
+            "codel + newest first: p99 of those served (ms)",
+            250.0,
+            ours.quantile(0.99).as_secs_f64() * 1e3,
+        ),
+        Check::equal(Source::Promise, "codel + newest first: nobody waits in vain", &0, &(ours.gave_up + ours.wasted)),
+    ]
+}

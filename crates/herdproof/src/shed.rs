@@ -1,0 +1,550 @@
+//! Lines that stay short, and refusals that do not come back together.
+//!
+//! A line in front of a service is good for a rush of moments. For anything longer it is how a service fails: 20,000 calls
+//! in one second before a service that does 2,000 a second make a line of ten seconds, and if callers give up after two,
+//! nearly everything that is served from then on is served to nobody. Served newest first, or not let in at all, as many
+//! calls would have been in time as the service can do. A [`Queue`] is a [`Gate`] that lets so many in at once and has such
+//! a line before it:
+//!
+//! - **Short rushes wait, standing queues are shed.** [`Codel`] tells them apart by the shortest wait of an interval. Then
+//!   those who have waited longest are refused, and the newest are served first: the others have probably given up.
+//! - **The more important first.** Four classes ([`Priority`](crate::gate::Priority)), each with a line and a judge of its
+//!   own, so that nobody is refused because less important calls wait in crowds; a full line pushes out the least
+//!   important who has waited longest. With [`cut`](QueueBuilder::cut), whole users rather than a little of everybody.
+//! - **Nothing that would be late.** Whose deadline leaves less time than the work usually takes is refused at once.
+//! - **Refused with an appointment.** Each is told an instant of its own to come back at, as many a second as can be served
+//!   ([`Appointments`]).
+//! - **Waiters may leave.** A waiter that is dropped leaves no trace, and a seat that was already kept for it goes to the
+//!   next.
+//!
+//! ```
+//! use herdproof::{Env, gate::{Ask, guard, result}, shed::Queue};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(async {
+//! let env = Env::system();
+//! let queue = Queue::new(&env, 8); // eight at once
+//! let answer = guard(&env, &queue, result, Ask::new(&env), || async { Ok::<_, ()>(42) }).await;
+//! assert_eq!(answer, Ok(42));
+//! # });
+//! ```
+//!
+//! | setting | unless told otherwise | from |
+//! |---|---|---|
+//! | [`line`](QueueBuilder::line) | 1,000 may wait | |
+//! | [`target`](QueueBuilder::target) | 5 ms, or a tenth of the median work if that is more | folly |
+//! | interval | 20 targets | folly's 100 ms for 5 ms |
+//! | shed while overloaded | who has waited more than 2 targets | folly |
+//! | [`order`](QueueBuilder::order) | oldest first, newest first while overloaded | Facebook's adaptive LIFO |
+
+mod appointments;
+mod codel;
+mod line;
+mod priority;
+mod waiting;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+    task::Waker,
+    time::Duration,
+};
+
+pub use appointments::{Appointed, Appointments, Kept, headers};
+pub use codel::Codel;
+use line::{CLASSES, Line, Stage, Waiter};
+use priority::Cut;
+use waiting::Waiting;
+
+use crate::{
+    env::{Env, Tick},
+    event::Event,
+    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    histogram::Histogram,
+    sync::{AtomicU32, Mutex},
+};
+
+/// Somebody may have to wait, or the line is overloaded: take the lock.
+const SLOW: u32 = 1 << 31;
+/// Somebody was let in without waiting since the lock was last taken.
+const CALM: u32 = 1 << 30;
+const INSIDE: u32 = CALM - 1;
+/// How many are woken before the lock is let go.
+const BATCH: usize = 32;
+/// How many services are remembered for the median.
+const MEMORY: u32 = 1_024;
+/// The median is looked up once in so many services.
+const EVERY: u32 = 32;
+
+/// So many at once, and a line before them; see the [module](self). Cheap to clone, and clones share.
+#[derive(Clone)]
+pub struct Queue(Arc<Inner>);
+
+/// How a [`Queue`] is made.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct QueueBuilder {
+    env: Env,
+    seats: u32,
+    line: u32,
+    target: Duration,
+    order: Order,
+    cut: bool,
+}
+
+/// Who of a class is served first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The oldest, but while overloaded the newest.
+    #[default]
+    Adaptive,
+    /// Always the oldest.
+    Oldest,
+    /// Always the newest.
+    Newest,
+}
+
+/// The right to be inside; see [`Queue`].
+#[derive(Debug)]
+pub struct Seat(Option<Queue>);
+
+struct Inner {
+    env: Env,
+    seats: u32,
+    most: u32,
+    order: Order,
+    /// How many are inside, and two flags. While [`SLOW`] is set only whoever holds the lock writes it, so that a seat
+    /// which is given back goes to somebody who waits; while it is not, nobody waits.
+    word: AtomicU32,
+    state: Mutex<State>,
+    cut: Option<Cut>,
+    appointments: Appointments,
+    times: Histogram,
+    /// Nanoseconds, for everybody to read; zero if not known. Both are guesses, and may miss a sample.
+    median: AtomicU64,
+    mean: AtomicU64,
+}
+
+struct State {
+    line: Line,
+    /// One for each class: a crowd of unimportant calls is no reason to refuse an important one that waits for a moment.
+    codels: [Codel; CLASSES],
+}
+
+/// What came of asking.
+enum Asked {
+    Seated,
+    Refused(Why),
+    Waiting(u32),
+}
+
+/// Those who are to be woken once the lock is let go.
+#[derive(Default)]
+struct Woken([Option<Waker>; BATCH], usize);
+
+impl QueueBuilder {
+    /// How many may wait; 1,000 unless told otherwise, a million at most.
+    pub fn line(mut self, most: u32) -> QueueBuilder {
+        self.line = most.min(1_000_000);
+        self
+    }
+
+    /// A wait that is fine; 5 ms unless told otherwise. Where the work takes long, a tenth of its median is fine too.
+    /// [`Duration::MAX`] turns off shedding by age.
+    pub fn target(mut self, target: Duration) -> QueueBuilder {
+        self.target = target;
+        self
+    }
+
+    /// Who of a class is served first.
+    pub fn order(mut self, order: Order) -> QueueBuilder {
+        self.order = order;
+        self
+    }
+
+    /// Refuses the least important at the door while there is overload, before they stand in the line: whole classes, and
+    /// within a class whole users, for an hour the same ([`Ask::user`]; without one, at random).
+    pub fn cut(mut self) -> QueueBuilder {
+        self.cut = true;
+        self
+    }
+
+    /// The queue.
+    pub fn build(self) -> Queue {
+        let QueueBuilder { env, seats, line, target, order, cut } = self;
+        Queue(Arc::new(Inner {
+            seats,
+            most: line,
+            order,
+            word: AtomicU32::new(0),
+            state: Mutex::new(State { line: Line::new(), codels: [Codel::new(target); CLASSES] }),
+            cut: cut.then(|| Cut::new(&env)),
+            appointments: Appointments::new(&env),
+            times: Histogram::new(MEMORY),
+            median: AtomicU64::new(0),
+            mean: AtomicU64::new(0),
+            env,
+        }))
+    }
+}
+
+impl Queue {
+    /// This many at once (one at least), and the usual settings.
+    pub fn new(env: &Env, seats: u32) -> Queue {
+        Queue::builder(env, seats).build()
+    }
+
+    /// A queue in the making, for this many at once.
+    pub fn builder(env: &Env, seats: u32) -> QueueBuilder {
+        QueueBuilder {
+            env: env.clone(),
+            seats: seats.clamp(1, INSIDE),
+            line: 1_000,
+            target: Duration::from_millis(5),
+            order: Order::default(),
+            cut: false,
+        }
+    }
+
+    /// How many are inside.
+    pub fn inside(&self) -> u32 {
+        self.0.word.load(Relaxed) & INSIDE
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> u32 {
+        self.0.state.lock().line.len()
+    }
+
+    /// Whether the line of any class has stood for a whole interval.
+    pub fn is_overloaded(&self) -> bool {
+        self.0.state.lock().is_overloaded()
+    }
+
+    /// How many calls can be served in a second, by how long they took lately; `None` before the first.
+    pub fn capacity(&self) -> Option<f64> {
+        self.0.capacity()
+    }
+
+    /// Takes a seat, a place in the line, or a no.
+    #[inline]
+    fn ask(&self, ask: &Ask, wait: bool) -> Asked {
+        let inner = &*self.0;
+        inner.appointments.came(ask);
+        if let Some(deadline) = ask.deadline
+            && inner.is_late(deadline, ask.at, self.inside())
+        {
+            return Asked::Refused(Why::Deadline);
+        }
+        if let Some(cut) = &inner.cut
+            && !cut.passes(ask)
+        {
+            return Asked::Refused(Why::Shed);
+        }
+        let mut word = inner.word.load(Relaxed);
+        while word & SLOW == 0 && word & INSIDE < inner.seats {
+            match inner.word.compare_exchange_weak(word, (word + 1) | CALM, Acquire, Relaxed) {
+                Ok(_) => return Asked::Seated,
+                Err(other) => word = other,
+            }
+        }
+        inner.ask_slowly(ask, wait)
+    }
+
+    fn answer(&self, ask: &Ask, asked: &Asked) -> Result<Seat, Refusal> {
+        match *asked {
+            Asked::Seated => {
+                self.0.appointments.admitted(ask);
+                Ok(Seat(Some(self.clone())))
+            }
+            Asked::Refused(why) => Err(self.0.refusal(why, ask)),
+            Asked::Waiting(_) => Err(self.0.refusal(Why::Concurrency, ask)),
+        }
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn ask_slowly(&self, ask: &Ask, wait: bool) -> Asked {
+        let mut pushed_out = None;
+        let mut state = self.state.lock();
+        if state.line.len() == 0 && self.take_or_mark() {
+            self.sample(&mut state, ask.at);
+            self.unmark(&state);
+            return Asked::Seated;
+        }
+        let asked = if !wait {
+            Asked::Refused(Why::Concurrency)
+        } else if state.line.len() < self.most {
+            Asked::Waiting(state.join(ask))
+        } else if let Some(out) = state.pushes_out(ask) {
+            pushed_out = state.line.end(out.slot, Stage::Refused(Why::Queue));
+            self.waited(out, ask.at, true);
+            Asked::Waiting(state.join(ask))
+        } else {
+            Asked::Refused(Why::Queue)
+        };
+        self.unmark(&state);
+        let depth = state.line.len();
+        drop(state);
+        if let Some(waker) = pushed_out {
+            waker.wake();
+        }
+        match asked {
+            Asked::Waiting(_) => self.env.tell(&Event::QueueDepth(depth.into())),
+            _ if wait => self.cut.iter().for_each(|cut| cut.waited(Duration::ZERO, true)),
+            _ => {}
+        }
+        asked
+    }
+
+    /// Takes a seat if there is one; if not, makes sure that whoever gives one back takes the lock. Called with it held.
+    fn take_or_mark(&self) -> bool {
+        let mut word = self.word.load(Relaxed);
+        loop {
+            let free = word & INSIDE < self.seats;
+            let next = if free { word + 1 } else { word | SLOW };
+            match self.word.compare_exchange_weak(word, next, AcqRel, Relaxed) {
+                Ok(_) => return free,
+                Err(other) => word = other,
+            }
+        }
+    }
+
+    /// Lets others do without the lock if nobody waits and there is no overload. Called with it held.
+    fn unmark(&self, state: &State) {
+        if state.line.len() == 0 && !state.is_overloaded() {
+            self.word.fetch_and(!SLOW, AcqRel);
+        } else {
+            self.word.fetch_or(SLOW, AcqRel);
+        }
+    }
+
+    fn sample(&self, state: &mut State, now: Tick) {
+        let calm = self.word.load(Relaxed) & CALM != 0;
+        if calm {
+            self.word.fetch_and(!CALM, Relaxed);
+        }
+        let usual = self.median();
+        for (class, codel) in state.codels.iter_mut().enumerate() {
+            if calm {
+                codel.calm();
+            }
+            codel.scale(usual);
+            codel.sample(state.line.oldest(class).map_or(Duration::ZERO, |oldest| now - oldest.since), now);
+        }
+    }
+
+    /// A seat is given back.
+    #[inline]
+    fn release(&self, now: impl FnOnce() -> Tick) {
+        let mut word = self.word.load(Relaxed);
+        while word & SLOW == 0 {
+            match self.word.compare_exchange_weak(word, word - 1, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(other) => word = other,
+            }
+        }
+        self.release_slowly(now());
+    }
+
+    /// Hands the seat to whoever is next, after those who have waited too long are refused.
+    #[cold]
+    fn release_slowly(&self, now: Tick) {
+        let mut woken = Woken::default();
+        let mut sampled = false;
+        loop {
+            let mut state = self.state.lock();
+            if !sampled {
+                self.sample(&mut state, now);
+                sampled = true;
+            }
+            let seated = self.seat_next(&mut state, now, &mut woken);
+            let depth = state.line.len();
+            drop(state);
+            woken.wake();
+            if seated {
+                self.env.tell(&Event::QueueDepth(depth.into()));
+                return;
+            }
+        }
+    }
+
+    /// False if there are more to be refused than can be woken at a time.
+    fn seat_next(&self, state: &mut State, now: Tick, woken: &mut Woken) -> bool {
+        for (class, codel) in state.codels.iter().enumerate() {
+            while let Some(oldest) = state.line.oldest(class).filter(|oldest| codel.refuses(now - oldest.since)) {
+                if woken.is_full() {
+                    return false;
+                }
+                self.waited(oldest, now, true);
+                woken.push(state.line.end(oldest.slot, Stage::Refused(Why::Shed)));
+            }
+        }
+        let codels = state.codels;
+        let newest = |class: usize| match self.order {
+            Order::Adaptive => codels[class].is_overloaded(),
+            Order::Oldest => false,
+            Order::Newest => true,
+        };
+        let others = (self.word.load(Relaxed) & INSIDE) - 1;
+        while let Some(next) = state.line.next(newest) {
+            if woken.is_full() {
+                return false;
+            }
+            if self.is_late(next.deadline, now, others) {
+                self.waited(next, now, true);
+                woken.push(state.line.end(next.slot, Stage::Refused(Why::Deadline)));
+                continue;
+            }
+            self.waited(next, now, false);
+            woken.push(state.line.end(next.slot, Stage::Seated(now)));
+            self.unmark(state);
+            return true;
+        }
+        self.word.fetch_sub(1, AcqRel);
+        self.unmark(state);
+        true
+    }
+
+    fn waited(&self, who: Waiter, now: Tick, shed: bool) {
+        if let Some(cut) = &self.cut {
+            cut.waited(now - who.since, shed);
+        }
+    }
+
+    /// Whether what is let in now would be done too late. If nobody else is inside, it is tried all the same: were nobody
+    /// let in because the work took long once, nobody would learn that it no longer does.
+    fn is_late(&self, deadline: Tick, now: Tick, others: u32) -> bool {
+        now >= deadline || (now + self.median() > deadline && others > 0)
+    }
+
+    /// The last instant at which something can be begun that is to be done by then.
+    fn latest(&self, deadline: Tick) -> Tick {
+        Tick::from_nanos(deadline.as_nanos().saturating_sub(self.median.load(Relaxed)))
+    }
+
+    fn median(&self) -> Duration {
+        Duration::from_nanos(self.median.load(Relaxed))
+    }
+
+    fn capacity(&self) -> Option<f64> {
+        let mean = self.mean.load(Relaxed);
+        (mean > 0).then(|| f64::from(self.seats) * 1e9 / mean as f64)
+    }
+
+    #[cold]
+    fn refusal(&self, why: Why, ask: &Ask) -> Refusal {
+        self.env.tell(&Event::Refusal);
+        Refusal::new(why).after(self.appointments.book(ask, self.capacity()))
+    }
+
+    /// Some work was done.
+    fn learn(&self, took: Duration) {
+        self.times.record(took);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let mean = self.mean.load(Relaxed);
+        // The first is all that is known; after that each is a sixty-fourth of it.
+        let next = if mean == 0 { nanos } else { mean - mean / 64 + nanos / 64 };
+        self.mean.store(next.max(1), Relaxed);
+        if mean == 0 || self.times.len().is_multiple_of(EVERY) {
+            let median = self.times.quantile(0.5).unwrap_or_default();
+            self.median.store(u64::try_from(median.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        }
+    }
+}
+
+impl State {
+    fn is_overloaded(&self) -> bool {
+        self.codels.iter().any(Codel::is_overloaded)
+    }
+
+    fn join(&mut self, ask: &Ask) -> u32 {
+        self.line.join(ask.priority, ask.at, ask.deadline.unwrap_or(Tick::MAX))
+    }
+
+    /// Who has to go from a full line for somebody to join it: the least important, if they matter less; and while the
+    /// newest are served first, if they matter no more.
+    fn pushes_out(&self, ask: &Ask) -> Option<Waiter> {
+        let (class, out) = self.line.least()?;
+        let mine = ask.priority as usize;
+        (mine > class || (mine == class && self.codels[class].is_overloaded())).then_some(out)
+    }
+}
+
+impl Woken {
+    fn is_full(&self) -> bool {
+        self.1 == BATCH
+    }
+
+    fn push(&mut self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            self.0[self.1] = Some(waker);
+            self.1 += 1;
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in self.0[..self.1].iter_mut().filter_map(Option::take) {
+            waker.wake();
+        }
+        self.1 = 0;
+    }
+}
+
+impl Gate for Queue {
+    type Permit = Seat;
+
+    fn try_enter(&self, ask: &Ask) -> Result<Seat, Refusal> {
+        self.answer(ask, &self.ask(ask, false))
+    }
+
+    async fn enter(&self, ask: &mut Ask) -> Result<Seat, Refusal> {
+        let mut asked = self.ask(ask, true);
+        if let Asked::Waiting(slot) = asked {
+            let (at, waited) = Waiting::new(self, slot, ask).await;
+            ask.at = at;
+            asked = waited;
+        }
+        self.answer(ask, &asked)
+    }
+}
+
+impl Permit for Seat {
+    #[inline]
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        if let Some(queue) = self.0.take() {
+            if matches!(verdict, Verdict::Ok | Verdict::Final) {
+                queue.0.learn(span.took());
+            }
+            queue.0.release(|| span.to);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0.take() {
+            queue.0.release(|| queue.0.env.now());
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.0.word.load(Relaxed);
+        let waiting = self.waiting();
+        f.debug_struct("Queue").field("inside", &(word & INSIDE)).field("waiting", &waiting).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! One caller's place in the line.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use super::{Asked, Inner, Queue, Stage};
+use crate::{
+    env::{Sleep, Tick},
+    gate::{Ask, Why},
+};
+
+/// Waits for a seat or a no, and gives when it came. Dropping it leaves the line; if a seat was kept for it, the next in
+/// line gets that.
+pub(super) struct Waiting<'a> {
+    queue: &'a Inner,
+    /// `None` once the answer was read.
+    slot: Option<u32>,
+    since: Tick,
+    deadline: Option<Tick>,
+    /// Until waiting on would be of no use, if there is a deadline.
+    timer: Option<Sleep>,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(queue: &'a Queue, slot: u32, ask: &Ask) -> Waiting<'a> {
+        Waiting { queue: &queue.0, slot: Some(slot), since: ask.at, deadline: ask.deadline, timer: None }
+    }
+
+    fn watch(&mut self, slot: u32, waker: &Waker) -> Poll<(Tick, Asked)> {
+        let (stage, old) = self.queue.state.lock().line.watch(slot, waker);
+        drop(old);
+        let answer = match stage {
+            Stage::Waiting => return Poll::Pending,
+            Stage::Seated(at) => (at, Asked::Seated),
+            Stage::Refused(why) => (self.queue.env.now(), Asked::Refused(why)),
+        };
+        self.leave(slot);
+        Poll::Ready(answer)
+    }
+
+    /// Gives the slot back. Whoever holds it owes the seat that may have been kept.
+    fn leave(&mut self, slot: u32) -> Stage {
+        self.slot = None;
+        let mut state = self.queue.state.lock();
+        let (stage, waker) = state.line.leave(slot);
+        if stage == Stage::Waiting {
+            self.queue.unmark(&state);
+        }
+        drop(state);
+        drop(waker);
+        stage
+    }
+
+    /// To whoever counts, waiting in vain is as bad as being refused.
+    fn gave_up(&self, now: Tick) {
+        if let Some(cut) = &self.queue.cut {
+            cut.waited(now - self.since, true);
+        }
+    }
+}
+
+impl Future for Waiting<'_> {
+    type Output = (Tick, Asked);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Tick, Asked)> {
+        let this = &mut *self;
+        let Some(slot) = this.slot else { return Poll::Pending };
+        if let Poll::Ready(answer) = this.watch(slot, cx.waker()) {
+            return Poll::Ready(answer);
+        }
+        let Some(deadline) = this.deadline else { return Poll::Pending };
+        loop {
+            let queue = this.queue;
+            let timer = this.timer.get_or_insert_with(|| queue.env.sleep_until(queue.latest(deadline)));
+            let Poll::Ready(now) = Pin::new(timer).poll(cx) else { return Poll::Pending };
+            this.timer = None;
+            // The work may have become quicker while we waited.
+            if now >= queue.latest(deadline) {
+                return Poll::Ready(match this.leave(slot) {
+                    Stage::Seated(at) => (at, Asked::Seated),
+                    Stage::Refused(why) => (now, Asked::Refused(why)),
+                    Stage::Waiting => {
+                        this.gave_up(now);
+                        (now, Asked::Refused(Why::Deadline))
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else { return };
+        match self.leave(slot) {
+            Stage::Waiting => self.gave_up(self.queue.env.now()),
+            Stage::Seated(_) => self.queue.release(|| self.queue.env.now()),
+            Stage::Refused(_) => {}
+        }
+    }
+}
