@@ -1,27 +1,27 @@
 //! The catalogue of experiments.
 
 mod adaptive_limits;
-mod breaker_reclose;
+mod autoscale;
 mod bathtub;
+mod breaker_reclose;
 mod callers;
+mod connection_storm;
+mod cron;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
+mod limiter_refill;
+mod marks;
 mod metastable;
+mod polling;
+mod priority_shedding;
 mod retry_chain;
 mod retry_storm;
-mod limiter_refill;
-mod priority_shedding;
 mod retry_wall;
 mod shared_failure;
 mod shed_and_return;
 mod slow_leader;
 mod throttle;
-mod autoscale;
-mod connection_storm;
-mod cron;
-mod marks;
-mod polling;
 mod token_refresh;
 
 use std::{error::Error, fmt};
@@ -54,99 +54,29 @@ pub struct UnknownScenario {
     pub nearest: Option<&'static str>,
 }
 
+/// In the order they are listed: retries, overload, shared loads, clocks and connections.
 const CATALOGUE: &[Scenario] = &[
-    Scenario {
-        name: "retry-wall",
-        title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
-        run: retry_wall::run,
-    },
-    Scenario { name: "hot-key", title: "a hot key goes cold and everybody loads it, or one does", run: hot_key::run },
-    Scenario {
-        name: "shared-failure",
-        title: "one failed load fails everybody who shared it, unless it is tried again inside",
-        run: shared_failure::run,
-    },
-    Scenario {
-        name: "slow-leader",
-        title: "a load of 30 s and callers who can wait for one: deadlines of their own",
-        run: slow_leader::run,
-    },
-    Scenario {
-        name: "keyed-mutex",
-        title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
-        run: keyed_mutex::run,
-    },
-    Scenario {
-        name: "hedging",
-        title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
-        run: hedging::run,
-    },
-    Scenario {
-        name: "retry-storm",
-        title: "an outage of two seconds, and a crowd that retries in step long after it",
-        run: retry_storm::run,
-    },
-    Scenario {
-        name: "retry-chain",
-        title: "three services that each try three times: 27 calls, or one and a little",
-        run: retry_chain::run,
-    },
-    Scenario {
-        name: "metastable",
-        title: "a service that stays down after what took it down is gone",
-        run: metastable::run,
-    },
-    Scenario {
-        name: "breaker-reclose",
-        title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
-        run: breaker_reclose::run,
-    },
-    Scenario {
-        name: "throttle",
-        title: "clients that ask an overloaded origin less, and how long they remember an outage",
-        run: throttle::run,
-    },
-        name: "token-refresh",
-        title: "tokens issued together are refreshed together, for days, or nowhere near each other",
-        run: token_refresh::run,
-    },
-    Scenario {
-        name: "connection-storm",
-        title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
-        run: connection_storm::run,
-    },
-    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run: cron::run },
-    Scenario {
-        name: "polling",
-        title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
-        run: polling::run,
-    },
-    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run: autoscale::run },
-    Scenario {
-        name: "adaptive-limits",
-        title: "how many at once: four laws that find it by themselves, on eight origins",
-        run: adaptive_limits::run,
-    },
-    Scenario {
-        name: "limiter-refill",
-        title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
-        run: limiter_refill::run,
-    },
-    Scenario {
-        name: "bathtub",
-        title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
-        run: bathtub::run,
-    },
-    Scenario {
-        name: "priority-shedding",
-        title: "twelve times the prefetching: users are refused with it, or do not notice",
-        run: priority_shedding::run,
-    },
-    Scenario {
-        name: "shed-and-return",
-        title: "20,000 clients are refused and come back: together, or each at an appointment",
-        run: shed_and_return::run,
-    },
+    retry_wall::SCENARIO,
+    retry_storm::SCENARIO,
+    retry_chain::SCENARIO,
+    metastable::SCENARIO,
+    bathtub::SCENARIO,
+    shed_and_return::SCENARIO,
+    priority_shedding::SCENARIO,
+    breaker_reclose::SCENARIO,
+    throttle::SCENARIO,
+    limiter_refill::SCENARIO,
+    adaptive_limits::SCENARIO,
+    hedging::SCENARIO,
+    hot_key::SCENARIO,
+    shared_failure::SCENARIO,
+    slow_leader::SCENARIO,
+    keyed_mutex::SCENARIO,
+    connection_storm::SCENARIO,
+    token_refresh::SCENARIO,
+    cron::SCENARIO,
+    polling::SCENARIO,
+    autoscale::SCENARIO,
 ];
 
 /// Every scenario there is.

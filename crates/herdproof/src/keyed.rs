@@ -76,7 +76,6 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
     }
 
     /// The key's hash, for [`with_known`](Keyed::with_known).
-    /// The key's hash, for [`with_hashed`](Keyed::with_hashed).
     #[inline]
     pub(crate) fn hash<Q>(&self, key: &Q) -> u64
     where
@@ -96,23 +95,6 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let hash = self.hash(key);
-        self.with_hashed(self.hash(key), key, now, make, act)
-    }
-
-    /// As [`with`](Keyed::with), for a key whose hash is known.
-    #[inline]
-    pub(crate) fn with_hashed<Q, R>(
-        &self,
-        hash: u64,
-        key: &Q,
-        now: Tick,
-        make: impl FnOnce() -> S,
-        act: impl FnOnce(&mut S) -> R,
-    ) -> R
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
         let gone: Gone<K, S>;
         let mut shard = self.shard(hash);
         if let Some(entry) = shard.table.find_mut(hash, |entry| entry.key.borrow() == key) {

@@ -59,13 +59,13 @@ mod keyed;
 pub mod layer;
 pub mod limit;
 pub mod retry;
-pub mod shield;
+pub mod schedule;
 pub mod shed;
+pub mod shield;
 mod sync;
 pub mod throttle;
-mod window;
-pub mod schedule;
 pub mod warm;
+mod window;
 
 pub use backoff::Backoff;
 pub use breaker::Breaker;
@@ -73,8 +73,8 @@ pub use breaker::Breaker;
 pub use env::sim::Sim;
 pub use env::{Env, Tick};
 pub use flight::Group;
-pub use throttle::Throttle;
 pub use retry::Retry;
+pub use throttle::Throttle;
 
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]

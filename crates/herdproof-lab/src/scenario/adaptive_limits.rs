@@ -36,7 +36,7 @@ use herdproof::{
 };
 use origin::{CAPACITY, Origin, Trouble};
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -70,7 +70,13 @@ const LAWS: [(Law, &str); 5] = [
     (Law::Knee, "knee (default)"),
 ];
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "adaptive-limits",
+    title: "how many at once: four laws that find it by themselves, on eight origins",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let arms: Vec<Arm> = LAWS.iter().map(|(law, name)| arm(settings.seed, *law, name)).collect();
     let checks = checks(&arms);
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);

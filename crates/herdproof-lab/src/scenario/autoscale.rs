@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{Env, Sim, Tick, schedule::Stagger};
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     origin::Origin,
@@ -38,7 +38,10 @@ struct Start {
     users: Vec<Duration>,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario =
+    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run };
+
+fn run(settings: Settings) -> Report {
     let naive = start(settings.seed, None);
     let batches = start(settings.seed, Some(Stagger::new(BATCH, GAP).jitter(0.0)));
     let apart = start(settings.seed, Some(Stagger::new(BATCH, GAP)));

@@ -18,7 +18,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -36,7 +36,13 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const BEGIN: usize = 2;
 const SECONDS: usize = 20;
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "bathtub",
+    title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let fifo = herd(settings.seed, |_| None);
     let queue = |line, target, order| {
         move |env: &Env| Some(Queue::builder(env, 20).line(line).target(target).order(order).build())

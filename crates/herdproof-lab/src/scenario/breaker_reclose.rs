@@ -27,7 +27,7 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Span, Verdict},
 };
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -68,7 +68,13 @@ struct Outcome {
     calls: Timeline,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "breaker-reclose",
+    title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let all = |way| [COLD, VERY_COLD, WARM].map(|warming| outage(settings.seed, way, warming));
     let (fixed, jitter, ramp) = (all(Way::FixedCloseAll), all(Way::JitterCloseAll), all(Way::JitterRamp));
     let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);

@@ -26,7 +26,7 @@ use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter, connect::Reconnect};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     report::{Arm, Check, Figure, Parameter, Report, Source},
     service::{Plan, Service, Unserved},
@@ -57,7 +57,13 @@ struct Storm {
     over: Option<Duration>,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "connection-storm",
+    title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, queue, limit, &reconnect);
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);

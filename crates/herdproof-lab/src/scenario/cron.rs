@@ -12,7 +12,7 @@ use herdproof::{
     schedule::{Cron, Splay},
 };
 
-use super::{Settings, marks::Marks};
+use super::{Scenario, Settings, marks::Marks};
 use crate::report::{Arm, Check, Figure, Parameter, Report, Source};
 
 const INSTANCES: u64 = 2_000;
@@ -32,7 +32,10 @@ enum Way {
     Cron { bound: Duration, own: bool },
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario =
+    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run };
+
+fn run(settings: Settings) -> Report {
     let herd = |way| herd(settings.seed, way);
     let sharp = herd(Way::Sharp);
     let sleep = herd(Way::Sleep);

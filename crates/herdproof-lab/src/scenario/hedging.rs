@@ -16,7 +16,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -32,7 +32,13 @@ const SLOW: Duration = Duration::from_secs(20);
 const USEFUL: Duration = Duration::from_secs(1);
 const BIN: Duration = Duration::from_millis(500);
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "hedging",
+    title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let plain = herd(settings.seed, |_| None);
     let always = herd(settings.seed, |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
     let fixed = herd(settings.seed, |env| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use herdproof::{Group, Sim, flight::FlightError};
 
 use super::{
-    Settings,
+    Scenario, Settings,
     callers::{Callers, Got, timed},
 };
 use crate::{
@@ -20,7 +20,10 @@ use crate::{
 const MS: Duration = Duration::from_millis(1);
 const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario =
+    Scenario { name: "hot-key", title: "a hot key goes cold and everybody loads it, or one does", run };
+
+fn run(settings: Settings) -> Report {
     let naive = herd(settings.seed, 100, LAW, false);
     let flight = herd(settings.seed, 100, LAW, true);
     let calls = |callers: u64, law, shared| herd(settings.seed, callers, law, shared).origin.calls();

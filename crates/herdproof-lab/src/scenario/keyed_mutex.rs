@@ -10,7 +10,7 @@ use herdproof::{Env, Group, Sim};
 use parking_lot::Mutex;
 
 use super::{
-    Settings,
+    Scenario, Settings,
     callers::{Callers, timed},
 };
 use crate::{
@@ -40,7 +40,13 @@ struct Service {
     kept: Arc<Mutex<BTreeMap<u64, u64>>>,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "keyed-mutex",
+    title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let ways = [Way::Mutex, Way::MutexAndRecheck, Way::Flight];
     let one_key = ways.map(|way| herd(settings.seed, way, 1));
     let many_keys = ways.map(|way| herd(settings.seed, way, KEYS));

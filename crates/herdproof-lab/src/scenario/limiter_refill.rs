@@ -22,7 +22,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     report::{Arm, Check, Figure, Parameter, Report, Source},
     timeline::Timeline,
@@ -58,7 +58,13 @@ struct Herd {
     asked: u64,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "limiter-refill",
+    title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let steps = |step, count| move |_: &Env| Limit::Steps(Arc::new(Steps { step, count, used: Mutex::default() }));
     let rate = || Rate::per_second(RATE).burst(BURST);
     let window = herd(settings.seed, steps(SECOND, RATE));

@@ -31,7 +31,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -68,7 +68,10 @@ struct Trigger {
 /// A way of trying again.
 type Rule = dyn Fn(RetryBuilder) -> RetryBuilder;
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario =
+    Scenario { name: "metastable", title: "a service that stays down after what took it down is gone", run };
+
+fn run(settings: Settings) -> Report {
     let seed = settings.seed;
     let at_once: &Rule = &|rule| rule.attempts(TRIES).backoff(Backoff::constant(Duration::ZERO)).without_budget();
     let jitter: &Rule = &|rule| rule.attempts(TRIES).without_budget();

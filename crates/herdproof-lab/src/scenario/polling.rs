@@ -12,7 +12,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source, millis},
@@ -51,7 +51,13 @@ struct Queue {
     drained: Option<Tick>,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "polling",
+    title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let step = herd(settings.seed, Way::InStep);
     let jittered = herd(settings.seed, Way::Jittered);
     let adaptive = herd(settings.seed, Way::Adaptive);

@@ -15,7 +15,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -45,7 +45,13 @@ enum Remedy {
     Cut,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "priority-shedding",
+    title: "twelve times the prefetching: users are refused with it, or do not notice",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let [none, line, cut] = [Remedy::None, Remedy::Priorities, Remedy::Cut].map(|remedy| herd(settings.seed, remedy));
     let summary = format!(
         "without priorities users get {:.1} % of their answers in the spike; with them {:.2} %, and prefetching {:.0} %. \

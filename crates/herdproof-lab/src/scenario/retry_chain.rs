@@ -17,7 +17,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -31,7 +31,13 @@ const BIN: Duration = Duration::from_millis(100);
 /// The share of calls that fail when nothing is wrong.
 const BLIPS: f64 = 0.05;
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "retry-chain",
+    title: "three services that each try three times: 27 calls, or one and a little",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let seed = settings.seed;
     let naive = Pair::run(seed, false, |rule, _, _| rule.without_budget());
     let edge = Pair::run(seed, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));

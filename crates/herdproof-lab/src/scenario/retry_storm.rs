@@ -23,7 +23,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -42,7 +42,13 @@ const HORIZON: Duration = Duration::from_secs(40);
 const BIN: Duration = Duration::from_millis(100);
 const ORIGIN: Plan = Plan { line: 40, ..Plan::new(20, Duration::from_millis(50)) };
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "retry-storm",
+    title: "an outage of two seconds, and a crowd that retries in step long after it",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let seed = settings.seed;
     let backoff = |backoff: Backoff| move |rule: RetryBuilder| rule.backoff(backoff.clone()).overload_backoff(backoff);
     let persistent = |rule: RetryBuilder| rule.attempts(100).without_budget();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     origin::Origin,
     report::{Arm, Check, Figure, Parameter, Report, Source, millis},
@@ -25,7 +25,13 @@ const MS: Duration = Duration::from_millis(1);
 /// Claims about chance are put to the seeds from zero up to this, whatever the run's own seed.
 const SEEDS: u64 = 1_000;
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "retry-wall",
+    title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let naive = herd(settings.seed, None);
     let backoff = herd(settings.seed, Some(Jitter::None));
     let jitter = herd(settings.seed, Some(Jitter::Full));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use herdproof::{Group, Sim};
 
 use super::{
-    Settings,
+    Scenario, Settings,
     callers::{Callers, timed},
 };
 use crate::{
@@ -33,7 +33,13 @@ enum Policy {
     Retry,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "shared-failure",
+    title: "one failed load fails everybody who shared it, unless it is tried again inside",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let blip = |policy| herd(settings.seed, policy, 1);
     let outage = |policy| herd(settings.seed, policy, u64::MAX);
     let (naive, share, retry) = (blip(Policy::Naive), blip(Policy::Share), blip(Policy::Retry));

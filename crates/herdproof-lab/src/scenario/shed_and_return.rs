@@ -21,7 +21,7 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -61,7 +61,13 @@ enum Advice {
     Appointment,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "shed-and-return",
+    title: "20,000 clients are refused and come back: together, or each at an appointment",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let fixed = herd(settings.seed, Advice::Fixed, HOPELESS);
     let whole = herd(settings.seed, Advice::WholeSeconds, HOPELESS);
     let millis = herd(settings.seed, Advice::Millis, END);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use herdproof::{Group, Sim};
 
 use super::{
-    Settings,
+    Scenario, Settings,
     callers::{Callers, timed},
 };
 use crate::{
@@ -23,7 +23,13 @@ const LOAD: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(1);
 const BIN: Duration = Duration::from_millis(100);
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "slow-leader",
+    title: "a load of 30 s and callers who can wait for one: deadlines of their own",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let patient = herd(settings.seed, false);
     let hasty = herd(settings.seed, true);
     let landed = |callers: &Callers<u64>| callers.got.iter().filter(|got| got.result.is_ok()).count() as u64;

@@ -15,7 +15,7 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Span, Verdict},
 };
 
-use super::Settings;
+use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -46,7 +46,13 @@ struct Outcome {
     served: Timeline,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "throttle",
+    title: "clients that ask an overloaded origin less, and how long they remember an outage",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let usual = Setting { most: 0.9, window: SECOND * 120 };
     let naive = herd(settings.seed, None);
     let uncapped = herd(settings.seed, Some(Setting { most: 1.0, ..usual }));

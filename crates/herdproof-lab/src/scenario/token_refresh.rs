@@ -15,7 +15,7 @@ use herdproof::{
     schedule::{Cron, Refresher},
 };
 
-use super::{Settings, marks::Marks};
+use super::{Scenario, Settings, marks::Marks};
 use crate::report::{Arm, Check, Figure, Parameter, Report, Source};
 
 const INSTANCES: u64 = 2_000;
@@ -39,7 +39,13 @@ enum Way {
     Refresher,
 }
 
-pub(super) fn run(settings: Settings) -> Report {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "token-refresh",
+    title: "tokens issued together are refreshed together, for days, or nowhere near each other",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
     let herd = |way| herd(settings.seed, way, HOURS);
     let together = herd(Way::Jitter(Duration::ZERO));
     let five = herd(Way::Jitter(MINUTE * 5));
