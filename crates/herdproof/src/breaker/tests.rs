@@ -267,6 +267,21 @@ fn results_from_before_a_change_are_thrown_away() {
 }
 
 #[test]
+fn faults_from_before_an_outage_do_not_count_when_it_has_closed_again() {
+    let mut scene = Scene::new(|usual| usual.ramp(1.0, SECOND));
+    let before: Vec<Pass> = (0..20).map(|_| scene.enter().unwrap()).collect();
+    scene.call(&[Verdict::Fault; 7]);
+    scene.wait(SECOND * 5);
+    scene.settle(scene.probe(), Verdict::Ok);
+    assert!(scene.breaker.is_closed());
+    for pass in before {
+        scene.settle(pass, Verdict::Fault);
+    }
+    scene.call(&[Verdict::Fault]);
+    assert!(scene.breaker.is_closed(), "one fault is one fault");
+}
+
+#[test]
 fn a_breaker_that_closed_begins_with_nothing_counted() {
     let mut scene = Scene::half_open(|usual| usual.open(SECOND, SECOND).ramp(1.0, SECOND));
     scene.settle(scene.probe(), Verdict::Ok);
