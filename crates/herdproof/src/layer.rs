@@ -26,6 +26,7 @@
 //! | [`RetryLayer`] | [`Retry::run`] | [`GaveUp`]; what is inside may be a gate, whose refusals are no attempts |
 //! | [`HedgeLayer`] | [`Hedge::run`] | that of the service |
 //! | [`FlightLayer`] | [`Group::run`] | [`FlightError`] |
+//! | [`ShieldLayer`] | [`Shield::run`] | [`GaveUp`] |
 //!
 //! A gate says no to a request, not to the service: readiness is that of the service inside, and a refusal is an error of
 //! the call. Tower's own limits make everybody wait until there is room, without a bound on how many wait or how long.
@@ -49,6 +50,7 @@ use crate::{
     gate::{Ask, Classify, Gate, Halt, guard},
     hedge::Hedge,
     retry::{Failure, GaveUp, Retry},
+    shield::Shield,
 };
 
 type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
@@ -97,6 +99,20 @@ pub struct HedgeLayer<C, R> {
 pub struct Hedged<S, C, R> {
     inner: S,
     layer: HedgeLayer<C, R>,
+}
+
+/// Puts requests behind a whole [`Shield`]; see the [module](self).
+pub struct ShieldLayer<C, R> {
+    env: Env,
+    shield: Shield,
+    classify: C,
+    asking: Asking<R>,
+}
+
+/// A service behind a shield, from a [`ShieldLayer`].
+pub struct Shielded<S, C, R> {
+    inner: S,
+    layer: ShieldLayer<C, R>,
 }
 
 /// Lets requests of the same key share one answer; see the [module](self).
@@ -193,6 +209,20 @@ impl<C, R> HedgeLayer<C, R> {
     /// How a request's deadline is read off it.
     #[must_use]
     pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> HedgeLayer<C, R> {
+        self.asking = Arc::new(ask);
+        self
+    }
+}
+
+impl<C, R> ShieldLayer<C, R> {
+    /// Requests, which may be made twice, go behind this shield, and what becomes of them is classified so.
+    pub fn new(env: &Env, shield: Shield, classify: C) -> ShieldLayer<C, R> {
+        ShieldLayer { env: env.clone(), shield, classify, asking: ordinary() }
+    }
+
+    /// How a request's deadline, priority and cost are read off it, and whether its caller is itself trying again.
+    #[must_use]
+    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> ShieldLayer<C, R> {
         self.asking = Arc::new(ask);
         self
     }
@@ -312,6 +342,34 @@ async fn plainly<S: Service<R>, R>(mut service: S, request: R) -> Result<S::Resp
     service.call(request).await
 }
 
+impl<S, C, R> Service<R> for Shielded<S, C, R>
+where
+    S: Service<R> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Send,
+    C: Classify<S::Response, S::Error> + Clone + 'static,
+    R: Clone + Send + Sync + 'static,
+{
+    type Response = S::Response;
+    type Error = GaveUp<S::Error>;
+    type Future = Answer<S::Response, GaveUp<S::Error>>;
+
+    /// Always ready: each attempt waits for the service itself.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let ShieldLayer { env, shield, classify, asking } = self.layer.clone();
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let ask = asking(&env, &request);
+            shield.run(classify, ask, move |_, _| plainly(inner.clone(), request.clone())).await
+        })
+    }
+}
+
 impl<S, K, E, N, R> Service<R> for Shared<S, K, S::Response, E, N>
 where
     S: Service<R, Error = E> + Clone + Send + 'static,
@@ -387,6 +445,7 @@ layers! {
     GateLayer<G, C, R> wraps Gated { env, gate, classify, asking } where { C: Clone }
     RetryLayer<C, R, X> wraps Retried { env, retry, classify, asking, inside } where { C: Clone, X: Clone }
     HedgeLayer<C, R> wraps Hedged { env, hedge, classify, asking } where { C: Clone }
+    ShieldLayer<C, R> wraps Shielded { env, shield, classify, asking } where { C: Clone }
     FlightLayer<K, V, E, N> wraps Shared { group, key } where { N: Clone }
 }
 

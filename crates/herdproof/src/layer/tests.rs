@@ -149,6 +149,32 @@ fn a_hedge_is_the_same_hedge_through_its_layer() {
 }
 
 #[test]
+fn a_shield_is_the_same_shield_through_its_layer() {
+    let shield = |env: &Env| Shield::for_http(env).hedge(|hedge| hedge.samples(10).failures(2.0)).build();
+    both(
+        |env, origin| async move {
+            let shield = shield(&env);
+            let mut answers = Vec::new();
+            for request in REQUESTS {
+                let work = |_, _| origin.clone().call(request);
+                answers.push(shield.run(result, Ask::new(&env), work).await);
+            }
+            answers
+        },
+        |env, origin| async move {
+            let service = ServiceBuilder::new()
+                .layer(ShieldLayer::new(&env, shield(&env), result))
+                .service(service_fn(move |request| origin.clone().call(request)));
+            let mut answers = Vec::new();
+            for request in REQUESTS {
+                answers.push(service.clone().oneshot(request).await);
+            }
+            answers
+        },
+    );
+}
+
+#[test]
 fn requests_of_one_key_share_one_answer() {
     let mut sim = Sim::new(1);
     let env = sim.env();
