@@ -3,6 +3,8 @@
 //! Four handlers at once that take 20 ms each are 200 requests a second; 400 come at once, and nobody waits for long. It
 //! runs on loopback and ends by itself: `cargo run -p herdproof --features tower --example axum_server`.
 
+#![expect(clippy::print_stdout, reason = "an example says what it has seen")]
+
 use std::{convert::Infallible, error::Error, time::Duration};
 
 use axum::{

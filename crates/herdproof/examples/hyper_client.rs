@@ -2,6 +2,8 @@
 //!
 //! Everything runs on loopback and ends by itself: `cargo run -p herdproof --features tower --example hyper_client`.
 
+#![expect(clippy::print_stdout, reason = "an example says what it has seen")]
+
 use std::{
     convert::Infallible,
     error::Error,
@@ -71,7 +73,7 @@ async fn origin(env: Env, listener: TcpListener) {
         let answer = service_fn(|_| async {
             let number = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
             let mut response = Response::new(Full::new(Bytes::from(number.to_string())));
-            if number % 12 == 0 {
+            if number.is_multiple_of(12) {
                 *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             }
             Ok::<_, Infallible>(response)
