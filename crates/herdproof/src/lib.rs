@@ -56,12 +56,16 @@ pub use flight::Group;
 mod guide {
     #[doc = include_str!("../../../README.md")]
     mod readme {}
+    #[doc = include_str!("../../../docs/guide/appointments.md")]
+    mod appointments {}
     #[doc = include_str!("../../../docs/guide/backoff.md")]
     mod backoff {}
     #[doc = include_str!("../../../docs/guide/flight.md")]
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
+    #[doc = include_str!("../../../docs/guide/shed.md")]
+    mod shed {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
 }
