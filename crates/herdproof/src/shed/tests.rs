@@ -399,6 +399,10 @@ fn those_who_listen_hear_of_the_line_and_of_refusals() {
     let mut waiter = caller(&queue, ask.clone());
     assert!(poll(&mut waiter).is_none());
     assert_eq!((counts.get(Metric::QueueDepth), counts.get(Metric::Refusals)), (1, 0));
+    drop(waiter);
+    assert_eq!(counts.get(Metric::QueueDepth), 0, "who leaves is not counted on");
+    let mut waiter = caller(&queue, ask.clone());
+    assert!(poll(&mut waiter).is_none());
     assert_eq!(why(poll(&mut caller(&queue, ask))), Why::Queue);
     drop(seat);
     assert_eq!((counts.get(Metric::QueueDepth), counts.get(Metric::Refusals)), (0, 1));
