@@ -79,28 +79,17 @@ pub use throttle::Throttle;
 /// The guide's and the README's code, compiled and run as doc tests.
 #[cfg(doctest)]
 mod guide {
+    macro_rules! pages {
+        ($($page:ident)*) => {$(
+            #[doc = include_str!(concat!("../../../docs/guide/", stringify!($page), ".md"))]
+            mod $page {}
+        )*};
+    }
+
     #[doc = include_str!("../../../README.md")]
     mod readme {}
-    #[doc = include_str!("../../../docs/guide/backoff.md")]
-    mod backoff {}
-    #[doc = include_str!("../../../docs/guide/breaker.md")]
-    mod breaker {}
-    #[doc = include_str!("../../../docs/guide/connect.md")]
-    mod connect {}
-    #[doc = include_str!("../../../docs/guide/flight.md")]
-    mod flight {}
-    #[doc = include_str!("../../../docs/guide/gates.md")]
-    mod gates {}
-    #[doc = include_str!("../../../docs/guide/hedge.md")]
-    mod hedge {}
-    #[doc = include_str!("../../../docs/guide/retry.md")]
-    mod retry {}
-    #[doc = include_str!("../../../docs/guide/sim.md")]
-    mod sim {}
-    #[doc = include_str!("../../../docs/guide/throttle.md")]
-    mod throttle {}
-    #[doc = include_str!("../../../docs/guide/schedule.md")]
-    mod schedule {}
-    #[doc = include_str!("../../../docs/guide/warm.md")]
-    mod warm {}
+
+    pages! {
+        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle warm
+    }
 }

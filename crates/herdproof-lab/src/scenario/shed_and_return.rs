@@ -5,7 +5,8 @@
 //! second at which they were refused is the same for all. Random milliseconds help as far as the range fits the crowd,
 //! which nobody knows; clients that spread themselves begin too eagerly. Slots that are given out at the rate at which the
 //! server can serve those who return need two requests for each that is served: the one that was refused, and the one
-//! that was not.
+//! that was not. About one in twelve is refused again, because a headroom that is all given out leaves no slack; they get slots after
+//! everybody else's, which is why the last is served some seconds after the formula's.
 //!
 //! The server is the library's `Queue` before a modelled service. In the first three arms clients obey to the letter; in
 //! the last two they are the library's `Backoff`.

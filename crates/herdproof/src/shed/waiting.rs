@@ -9,6 +9,7 @@ use std::{
 use super::{Asked, Inner, Queue, Stage};
 use crate::{
     env::{Sleep, Tick},
+    event::Event,
     gate::{Ask, Why},
 };
 
@@ -46,11 +47,13 @@ impl<'a> Waiting<'a> {
         self.slot = None;
         let mut state = self.queue.state.lock();
         let (stage, waker) = state.line.leave(slot);
-        if stage == Stage::Waiting {
-            self.queue.unmark(&state);
-        }
+        self.queue.unmark(&state);
+        let depth = state.line.len();
         drop(state);
         drop(waker);
+        if stage == Stage::Waiting {
+            self.queue.env.tell(&Event::QueueDepth(depth.into()));
+        }
         stage
     }
 
