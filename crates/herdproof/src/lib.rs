@@ -63,6 +63,8 @@ mod guide {
     mod flight {}
     #[doc = include_str!("../../../docs/guide/gates.md")]
     mod gates {}
+    #[doc = include_str!("../../../docs/guide/limit.md")]
+    mod limit {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
 }
