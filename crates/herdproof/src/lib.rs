@@ -6,39 +6,42 @@
 //!
 //! | module | what it is against |
 //! |---|---|
+//! | [`shield`] | policies in the wrong order: all of a client's in the right one, behind one call |
 //! | [`flight`] | everybody loading what is missing: one load per key |
-//! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
-//! | [`limit`] | more than the origin can take, at once or in a second |
-//! | [`backoff`] | retries that march in step |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
+//! | [`backoff`] | retries that march in step |
+//! | [`hedge`] | the slow one in twenty: a second attempt beside it, unless that would make all of them slow |
 //! | [`breaker`] | calls to an origin that is down, and everybody coming back at once when it is up again |
 //! | [`throttle`] | asking an origin that refuses most of what it is asked |
+//! | [`limit`] | more than the origin can take, at once or in a second |
 //! | [`shed`] | lines in which everybody waits too long: shedding, priorities, appointments |
-//! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | [`schedule`] | what everybody does at :00, at the deploy, at the expiry, at the broadcast |
 //! | [`connect`] | connections lost together and dialled together |
 //! | [`warm`] | what is new or cold getting all of its load at once |
+//! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
+//! | `layer` | the same as tower layers (feature `tower`) |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
 //! | [`histogram`] | guesses about how long things take |
 //! | [`error`] | endings that cannot be told apart |
 //!
-//! ```
-//! use std::time::Duration;
-//! use herdproof::{Backoff, Env};
+//! One load for everybody who needs it, and that one behind all that keeps an origin up:
 //!
-//! async fn call_until_it_works(env: &Env, mut call: impl AsyncFnMut() -> Result<String, ()>) -> Option<String> {
-//!     let rng = env.rng("retry/orders");
-//!     let mut delays = Backoff::exponential(Duration::from_millis(50)).delays();
-//!     for _attempt in 0..3 {
-//!         if let Ok(answer) = call().await {
-//!             return Some(answer);
-//!         }
-//!         env.sleep(delays.next(&rng)).await; // full jitter: nobody comes back in step
-//!     }
-//!     None
-//! }
+//! ```
+//! use herdproof::{Env, Group, Shield, gate::{Ask, result}, retry::GaveUp};
+//! # use std::io::Error;
+//! # async fn query(_: Ask) -> Result<u64, Error> { Ok(17) }
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(async {
+//! let env = Env::system();
+//! let group: Group<&str, u64, GaveUp<Error>> = Group::new(&env);
+//! let database = Shield::for_database(&env).build();
+//! let ask = Ask::new(&env);
+//! let odds = group.run("odds/42", || async move { database.run(result, ask, |ask, _| query(ask)).await }).await;
+//! assert_eq!(odds.unwrap().value, 17);
+//! # });
 //! ```
 //!
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
@@ -74,6 +77,7 @@ pub use env::sim::Sim;
 pub use env::{Env, Tick};
 pub use flight::Group;
 pub use retry::Retry;
+pub use shield::Shield;
 pub use throttle::Throttle;
 
 /// The guide's and the README's code, compiled and run as doc tests.

@@ -187,8 +187,8 @@ fn checks(arms: &[Arm]) -> Vec<Check> {
     let mut checks = vec![
         Check::at_most(
             Source::Published,
-            "no limit, twice the load: less than a fifth of what the origin can do",
-            CAPACITY / 5.0,
+            "no limit, twice the load: less than a quarter of what the origin can do",
+            CAPACITY / 4.0,
             goodput(0, Trouble::Overload),
         ),
         Check::within(
