@@ -7,6 +7,7 @@ mod connection_storm;
 mod cron;
 mod hot_key;
 mod keyed_mutex;
+mod limiter_refill;
 mod marks;
 mod polling;
 mod retry_wall;
@@ -87,6 +88,11 @@ const CATALOGUE: &[Scenario] = &[
         name: "adaptive-limits",
         title: "how many at once: four laws that find it by themselves, on eight origins",
         run: adaptive_limits::run,
+    },
+    Scenario {
+        name: "limiter-refill",
+        title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
+        run: limiter_refill::run,
     },
 ];
 

@@ -73,6 +73,8 @@ mod guide {
     mod gates {}
     #[doc = include_str!("../../../docs/guide/schedule.md")]
     mod schedule {}
+    #[doc = include_str!("../../../docs/guide/limit.md")]
+    mod limit {}
     #[doc = include_str!("../../../docs/guide/sim.md")]
     mod sim {}
     #[doc = include_str!("../../../docs/guide/warm.md")]

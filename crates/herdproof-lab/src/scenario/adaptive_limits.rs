@@ -1,11 +1,26 @@
-//! proto
+//! How many at once may an origin have? Four laws that find it by themselves, on eight origins.
+//!
+//! Laws that go by latency are tuned on an origin that queues, and it is on the others that they fail: one that gets slower
+//! without a queue, one that is suddenly further away, one whose capacity drifts, one with a heavy tail, one that thrashes.
+//! Here each law meets all of them with the same users. Users wait a second and then leave; what they left is served all the
+//! same.
+//!
+//! Corrects: the sketch that the default law began as scored 47 of 50 calls a second on "8x slower" in a small model. With
+//! service times drawn at random it scored 11 here: 8 % of such calls take longer than a second without any queue, its rule
+//! for drops took that for overload and starved the origin. The law now tells late from refused, and puts a cut to the test
+//! before it believes in it (`limit::law::Knee`).
+//!
+//! Known: which law is best on "thrashing" depends on the seed. There every call in flight slows down all others, which looks
+//! like a queue from the first call on; the default law stays below the best limit. In one of twelve seeds that cost a sixth.
+
+mod origin;
+
 use std::{
-    cell::Cell,
     future::poll_fn,
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::Poll,
     time::Duration,
@@ -13,51 +28,33 @@ use std::{
 
 use herdproof::{
     Env, Sim, Tick,
-    gate::{Ask, Gate, guard, result},
+    gate::{Ask, guard, result},
     limit::{
         AdaptiveLimit,
         law::{Aimd, Gradient2, Knee, Vegas},
     },
 };
+use origin::{CAPACITY, Origin, Trouble};
 
 use super::Settings;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Figure, Report},
-    service::{Plan, Service},
+    report::{Arm, Check, Figure, Parameter, Report, Source},
     timeline::Timeline,
 };
 
-const WORKERS: usize = 20;
-const TIME: Duration = Duration::from_millis(50);
-const TIMEOUT: Duration = Duration::from_secs(1);
-const STEADY: f64 = 300.0;
+/// How long users wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// All is well until then; the limits find their place.
+const CALM: Duration = Duration::from_secs(5);
+const TROUBLE: Duration = Duration::from_secs(13);
+/// The share of what the best of the others lets through that the default law has to reach, and where calls slow each other.
+const SHARE: f64 = 0.95;
+const SHARE_THRASHING: f64 = 0.8;
 
+/// How many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plant {
-    Steady,
-    Overload,
-    Slow8,
-    Slow2,
-    Tail,
-    Thrash,
-    Far,
-    Drift,
-}
-
-const PLANTS: [(Plant, &str, &str); 8] = [
-    (Plant::Steady, "steady", "steady"),
-    (Plant::Overload, "overload", "overload"),
-    (Plant::Slow8, "slow8", "8x slower"),
-    (Plant::Slow2, "slow2", "2x slower"),
-    (Plant::Tail, "tail", "heavy tail"),
-    (Plant::Thrash, "thrash", "thrashing"),
-    (Plant::Far, "far", "far away"),
-    (Plant::Drift, "drift", "drifting"),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum Law {
     None,
     Aimd,
     Gradient2,
@@ -65,149 +62,152 @@ enum Which {
     Knee,
 }
 
+const LAWS: [(Law, &str); 5] = [
+    (Law::None, "no limit"),
+    (Law::Aimd, "AIMD"),
+    (Law::Gradient2, "Gradient2"),
+    (Law::Vegas, "Vegas"),
+    (Law::Knee, "knee (default)"),
+];
+
 pub(super) fn run(settings: Settings) -> Report {
-    let env_u = |n: &str, d: u64| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
-    let (warm, trouble) = (env_u("WARM", 15), env_u("TROUBLE", 30));
-    let mut arms = vec![];
-    let verbose = std::env::var("V").is_ok();
-    for (which, name) in [
-        (Which::None, "none"),
-        (Which::Aimd, "aimd"),
-        (Which::Gradient2, "gradient2"),
-        (Which::Vegas, "vegas"),
-        (Which::Knee, "knee"),
-    ] {
-        let mut figures = vec![];
-        let mut t = Timeline::new(TIME);
-        for (plant, key, title) in PLANTS {
-            if std::env::var("ONLY").is_ok_and(|o| o != key) {
-                continue;
-            }
-            let (good, limits, tl) = race(settings.seed, which, plant, warm, trouble);
-            if verbose {
-                eprintln!("{name:10} {key:10} good {:.0}/{:.0}  limits {limits:?}", good.0, good.1);
-            }
-            figures.push(Figure::number(key, title, good.1));
-            if plant == Plant::Overload {
-                t = tl;
-            }
-        }
-        arms.push(Arm::new(name, figures, t));
-    }
+    let arms: Vec<Arm> = LAWS.iter().map(|(law, name)| arm(settings.seed, *law, name)).collect();
+    let checks = checks(&arms);
+    let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
+    let summary = format!(
+        "without a limit twice the load leaves {:.0} good answers of {CAPACITY} a second; every law keeps most of them. An \
+         origin that is eight times slower, or 150 ms further away, is what tells the laws apart: the default one lets {:.0} \
+         and {:.0} a second through there, the best of the others {:.0} and {:.0}.",
+        goodput(0, Trouble::Overload),
+        goodput(4, Trouble::Slow8),
+        goodput(4, Trouble::Far),
+        best_of_others(&arms, Trouble::Slow8),
+        best_of_others(&arms, Trouble::Far),
+    );
     Report {
         scenario: "adaptive-limits",
         seed: settings.seed,
-        parameters: vec![],
+        parameters: vec![
+            Parameter::new("origin", format!("{} workers x {:?}", origin::WORKERS, origin::TIME)),
+            Parameter::new("users", format!("{}/s, patience {PATIENCE:?}", Trouble::Steady.rate())),
+            Parameter::new("calm", format!("{CALM:?}")),
+            Parameter::new("trouble", format!("{TROUBLE:?}")),
+            Parameter::new("figures", "good answers a second in trouble"),
+        ],
         arms,
-        span: Duration::ZERO,
-        checks: vec![],
-        summary: String::new(),
+        span: CALM + TROUBLE,
+        checks,
+        summary,
     }
 }
 
-fn race(seed: u64, which: Which, plant: Plant, warm: u64, trouble: u64) -> ((f64, f64), Vec<u32>, Timeline) {
+/// One law on all origins; the picture is that of the calls in overload.
+fn arm(seed: u64, law: Law, name: &'static str) -> Arm {
+    let mut picture = Timeline::new(PATIENCE);
+    let figures = Trouble::ALL
+        .iter()
+        .map(|trouble| {
+            let (good, calls) = race(seed, law, *trouble);
+            if *trouble == Trouble::Overload {
+                picture = calls;
+            }
+            Figure::number(trouble.key(), trouble.title(), good as f64 / TROUBLE.as_secs_f64())
+        })
+        .collect();
+    Arm::new(name, figures, picture)
+}
+
+/// How many answers were good while there was trouble, and all calls at the origin.
+fn race(seed: u64, law: Law, trouble: Trouble) -> (u64, Timeline) {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let plan = match plant {
-        Plant::Tail => Plan { tail: Some(1.5), ..Plan::new(WORKERS, TIME) },
-        Plant::Thrash => Plan { exponential: true, ..Plan::new(1000, TIME) },
-        _ => Plan { exponential: true, ..Plan::new(WORKERS, TIME) },
-    };
-    let service = Service::new(&env, "service", Duration::from_secs(1), plan);
-    let builder = AdaptiveLimit::builder(&env);
-    let builder = match which {
-        Which::None => builder.between(1_000_000, 1_000_000),
-        Which::Aimd => builder.law(Aimd::default()),
-        Which::Gradient2 => builder.law(Gradient2::default()),
-        Which::Vegas => builder.law(Vegas::default()),
-        Which::Knee => builder.law(Knee::default()),
-    };
-    let gate = builder.build();
-    let lag = Arc::new(AtomicU64::new(0));
+    let begins = Tick::ZERO + CALM;
+    let origin = Origin::new(&env, trouble, begins, TROUBLE);
+    let limit = limit(&env, law);
     let good = Arc::new(AtomicU64::new(0));
     let rng = env.rng("users");
-    let begin = Tick::ZERO + Duration::from_secs(warm);
-    let end = begin + Duration::from_secs(trouble);
-    let rate = move |at: Tick| match plant {
-        Plant::Overload | Plant::Tail | Plant::Thrash if at >= begin => 800.0,
-        Plant::Drift if at >= begin => 600.0,
-        _ => STEADY,
-    };
-    {
-        let (clock, service, lag) = (env.clone(), service.clone(), lag.clone());
-        env.spawn(async move {
-            clock.sleep_until(begin).await;
-            match plant {
-                Plant::Slow8 => service.change(|plan| plan.time = TIME * 8),
-                Plant::Slow2 => service.change(|plan| plan.time = TIME * 2),
-                Plant::Far => lag.store(150, Ordering::Relaxed),
-                Plant::Drift => {
-                    let steps = trouble * 2;
-                    for step in 0..steps {
-                        // down to a half and back
-                        let x = step as f64 / steps as f64;
-                        let w = if x < 0.5 { 1.0 - x } else { x };
-                        service.change(|plan| plan.workers = (WORKERS as f64 * w) as usize);
-                        clock.sleep(Duration::from_millis(500)).await;
-                    }
-                }
-                _ => {}
-            }
-        })
-        .detach();
-    }
     let arrive = |_| {
-        let (clock, service, gate, lag, good) = (env.clone(), service.clone(), gate.clone(), lag.clone(), good.clone());
-        env.spawn(async move {
-            let ask = Ask::new(&clock);
-            let done = guard(&clock, &gate, result, ask, || async {
-                let late = clock.now() + TIMEOUT;
-                let call = async {
-                    let lag = lag.load(Ordering::Relaxed);
-                    if lag > 0 {
-                        clock.sleep(Duration::from_millis(lag)).await;
-                    }
-                    if plant == Plant::Thrash {
-                        let n = service.in_flight() as f64 / 30.0;
-                        service.change(|plan| plan.time = TIME.mul_f64(1.0 + n * n));
-                    }
-                    service.call().await.map_err(|_| ())
-                };
-                let (mut call, mut late) = (pin!(call), pin!(clock.sleep_until(late)));
-                poll_fn(|cx| {
-                    if let Poll::Ready(done) = call.as_mut().poll(cx) {
-                        return Poll::Ready(done);
-                    }
-                    late.as_mut().poll(cx).map(|_| Err(()))
-                })
-                .await
-            })
-            .await;
-            if done.is_ok() {
-                good.fetch_add(1, Ordering::Relaxed);
-            }
-        })
-        .detach();
+        let user = user(env.clone(), origin.clone(), limit.clone(), Arc::clone(&good));
+        env.spawn(user).detach();
     };
-    let at_begin = Cell::new(0);
-    let limits = std::cell::RefCell::new(vec![]);
-    sim.run(async {
-        let mut first = true;
-        for s in 1..=(warm + trouble) {
-            poisson(&env, &rng, Tick::ZERO + Duration::from_secs(s), rate, arrive).await;
-            env.sleep_until(Tick::ZERO + Duration::from_secs(s)).await;
-            limits.borrow_mut().push(gate.limit());
-            if first && env.now() >= begin {
-                first = false;
-                at_begin.set(good.load(Ordering::Relaxed));
-            }
-        }
+    let rate = |at: Tick| if at < begins { Trouble::Steady.rate() } else { trouble.rate() };
+    let good_before = sim.run(async {
+        poisson(&env, &rng, begins, rate, arrive).await;
+        env.sleep_until(begins).await;
+        let before = good.load(Relaxed);
+        poisson(&env, &rng, begins + TROUBLE, rate, arrive).await;
+        env.sleep_until(begins + TROUBLE).await;
+        before
     });
-    let total = good.load(Ordering::Relaxed);
-    let _ = end;
-    (
-        (at_begin.get() as f64 / warm as f64, (total - at_begin.get()) as f64 / trouble as f64),
-        limits.into_inner(),
-        service.seen().calls,
-    )
+    (good.load(Relaxed) - good_before, origin.calls())
+}
+
+fn limit(env: &Env, law: Law) -> AdaptiveLimit {
+    let builder = AdaptiveLimit::builder(env);
+    match law {
+        Law::None => builder.between(u32::MAX, u32::MAX),
+        Law::Aimd => builder.law(Aimd::default()),
+        Law::Gradient2 => builder.law(Gradient2::default()),
+        Law::Vegas => builder.law(Vegas::default()),
+        Law::Knee => builder.law(Knee::default()),
+    }
+    .build()
+}
+
+/// Asks once, and leaves when its patience is over.
+async fn user(env: Env, origin: Origin, limit: AdaptiveLimit, good: Arc<AtomicU64>) {
+    let call = || async {
+        let (mut call, mut late) = (pin!(origin.call()), pin!(env.sleep(PATIENCE)));
+        poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(answer),
+            Poll::Pending => late.as_mut().poll(cx).map(|_| Err(())),
+        })
+        .await
+    };
+    if guard(&env, &limit, result, Ask::new(&env), call).await.is_ok() {
+        good.fetch_add(1, Relaxed);
+    }
+}
+
+/// The best of the other laws.
+fn best_of_others(arms: &[Arm], trouble: Trouble) -> f64 {
+    let others = &arms[1..arms.len() - 1];
+    others.iter().filter_map(|arm| arm.figure(trouble.key())).fold(0.0, f64::max)
+}
+
+fn checks(arms: &[Arm]) -> Vec<Check> {
+    let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
+    let ours = arms.len() - 1;
+    let mut checks = vec![
+        Check::at_most(
+            Source::Published,
+            "no limit, twice the load: less than a quarter of what the origin can do",
+            CAPACITY / 4.0,
+            goodput(0, Trouble::Overload),
+        ),
+        Check::within(
+            Source::Formula,
+            "default, twice the load: what the origin can do",
+            CAPACITY,
+            CAPACITY / 20.0,
+            goodput(ours, Trouble::Overload),
+        ),
+        Check::at_most(
+            Source::Published,
+            "Gradient2 takes an origin that is further away for one with a queue",
+            goodput(ours, Trouble::Far) / 2.0,
+            goodput(2, Trouble::Far),
+        ),
+    ];
+    for trouble in Trouble::ALL {
+        let share = if trouble == Trouble::Thrash { SHARE_THRASHING } else { SHARE };
+        let what = format!("default, {}: its share of what the best other law lets through", trouble.title());
+        checks.push(Check::at_least(
+            Source::Promise,
+            what,
+            share,
+            goodput(ours, trouble) / best_of_others(arms, trouble),
+        ));
+    }
+    checks
 }

@@ -138,9 +138,8 @@ fn callers_who_give_up_are_seen() {
                 let ask = Ask::new(&clock);
                 let permit = shared.try_enter(&ask).unwrap();
                 let to = clock.sleep(takes).await;
-                match takes < MS * 100 {
-                    true => permit.settle(&Verdict::Ok, Span { from: ask.at, to }),
-                    false => drop(permit),
+                if takes < MS * 100 {
+                    permit.settle(&Verdict::Ok, Span { from: ask.at, to });
                 }
             }
         }

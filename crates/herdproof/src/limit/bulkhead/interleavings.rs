@@ -80,7 +80,7 @@ fn leaving_while_a_permit_comes_loses_it_for_nobody() {
                 thread::spawn(move || {
                     let mut ask = Ask::new(&pool.room.env);
                     let mut entering = Box::pin(pool.enter(&mut ask));
-                    let _ = entering.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    drop(entering.as_mut().poll(&mut Context::from_waker(Waker::noop())));
                     thread::yield_now();
                 })
             };

@@ -1,0 +1,153 @@
+//! The origins: one service, and what befalls it.
+
+use std::time::Duration;
+
+use herdproof::{Env, Tick};
+
+use crate::{
+    service::{Plan, Service},
+    timeline::Timeline,
+};
+
+pub(super) const WORKERS: usize = 20;
+pub(super) const TIME: Duration = Duration::from_millis(50);
+/// What it can serve in a second.
+pub(super) const CAPACITY: f64 = 400.0;
+
+/// How much further away an origin is, there and back.
+const FURTHER: Duration = Duration::from_millis(150);
+/// Where an origin that thrashes gives most: its calls take twice as long there.
+const KNEE: f64 = 30.0;
+
+/// What befalls an origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Nothing.
+    Steady,
+    /// Twice as many users as it can serve.
+    Overload,
+    /// Every call takes eight times as long.
+    Slow8,
+    /// Every call takes twice as long.
+    Slow2,
+    /// Overload, and times from a Pareto distribution: most are short and a few are very long.
+    Tail,
+    /// Overload, and no line: every call in flight slows down all others.
+    Thrash,
+    /// Every call takes longer on the way, without a queue.
+    Far,
+    /// Half of its workers go one by one and come back.
+    Drift,
+}
+
+impl Trouble {
+    pub(super) const ALL: [Trouble; 8] = [
+        Trouble::Steady,
+        Trouble::Overload,
+        Trouble::Slow8,
+        Trouble::Slow2,
+        Trouble::Tail,
+        Trouble::Thrash,
+        Trouble::Far,
+        Trouble::Drift,
+    ];
+
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Trouble::Steady => "steady_per_s",
+            Trouble::Overload => "overload_per_s",
+            Trouble::Slow8 => "slower_8x_per_s",
+            Trouble::Slow2 => "slower_2x_per_s",
+            Trouble::Tail => "heavy_tail_per_s",
+            Trouble::Thrash => "thrashing_per_s",
+            Trouble::Far => "further_away_per_s",
+            Trouble::Drift => "drifting_per_s",
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Trouble::Steady => "steady",
+            Trouble::Overload => "overload",
+            Trouble::Slow8 => "8x slower",
+            Trouble::Slow2 => "2x slower",
+            Trouble::Tail => "heavy tail",
+            Trouble::Thrash => "thrashing",
+            Trouble::Far => "further away",
+            Trouble::Drift => "drifting",
+        }
+    }
+
+    /// Users a second.
+    pub(super) fn rate(self) -> f64 {
+        match self {
+            Trouble::Overload | Trouble::Tail | Trouble::Thrash => 2.0 * CAPACITY,
+            Trouble::Drift => 1.5 * CAPACITY,
+            Trouble::Steady | Trouble::Slow8 | Trouble::Slow2 | Trouble::Far => 0.75 * CAPACITY,
+        }
+    }
+
+    fn plan(self) -> Plan {
+        match self {
+            Trouble::Tail => Plan { tail: Some(1.5), ..Plan::new(WORKERS, TIME) },
+            Trouble::Thrash => Plan { exponential: true, ..Plan::new(usize::MAX, TIME) },
+            _ => Plan { exponential: true, ..Plan::new(WORKERS, TIME) },
+        }
+    }
+}
+
+/// An origin and its trouble. Clones share.
+#[derive(Clone)]
+pub(super) struct Origin {
+    env: Env,
+    service: Service,
+    trouble: Trouble,
+    begins: Tick,
+}
+
+impl Origin {
+    /// An origin to which this happens from then on, for so long.
+    pub(super) fn new(env: &Env, trouble: Trouble, begins: Tick, lasts: Duration) -> Origin {
+        let service = Service::new(env, "service", Duration::from_secs(1), trouble.plan());
+        let origin = Origin { env: env.clone(), service, trouble, begins };
+        env.spawn(origin.clone().change(lasts)).detach();
+        origin
+    }
+
+    async fn change(self, lasts: Duration) {
+        let Origin { env, service, trouble, begins } = self;
+        env.sleep_until(begins).await;
+        match trouble {
+            Trouble::Slow8 => service.change(|plan| plan.time = TIME * 8),
+            Trouble::Slow2 => service.change(|plan| plan.time = TIME * 2),
+            Trouble::Drift => {
+                let fewest = WORKERS / 2;
+                let steps = (fewest..WORKERS).rev().chain(fewest..=WORKERS);
+                for workers in steps {
+                    service.change(|plan| plan.workers = workers);
+                    env.sleep(lasts / u32::try_from(WORKERS).unwrap_or(1)).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) async fn call(&self) -> Result<(), ()> {
+        match self.trouble {
+            Trouble::Far if self.env.now() >= self.begins => {
+                self.env.sleep(FURTHER).await;
+            }
+            Trouble::Thrash => {
+                let crowd = self.service.in_flight() as f64 / KNEE;
+                self.service.change(|plan| plan.time = TIME.mul_f64(1.0 + crowd * crowd));
+            }
+            _ => {}
+        }
+        self.service.call().await.map_err(|_| ())
+    }
+
+    /// When calls came.
+    pub(super) fn calls(&self) -> Timeline {
+        self.service.seen().calls
+    }
+}
