@@ -186,9 +186,16 @@ mod age {
 mod gate {
     use super::*;
 
-    /// When each of many who want to connect at once may begin, with handshakes that take `work`.
-    fn begun(gate: &ConnectGate, sim: &mut Sim, env: &Env, people: u32, work: Duration) -> (Vec<Duration>, u32) {
-        let (under_way, most) = (Arc::new(parking_lot::Mutex::new((0, 0))), Vec::new());
+    /// When each of many who want to connect at once may begin, with handshakes that take as long as `work` says of when
+    /// they began; and the most that were under way.
+    fn begun(
+        gate: &ConnectGate,
+        sim: &mut Sim,
+        env: &Env,
+        people: u32,
+        work: fn(Duration) -> Duration,
+    ) -> (Vec<Duration>, u32) {
+        let under_way = Arc::new(parking_lot::Mutex::new((0, 0)));
         let tasks: Vec<_> = (0..people)
             .map(|_| {
                 let (gate, env, under_way) = (gate.clone(), env.clone(), Arc::clone(&under_way));
@@ -200,7 +207,7 @@ mod gate {
                             under_way.0 += 1;
                             under_way.1 = under_way.1.max(under_way.0);
                         }
-                        env.sleep(work).await;
+                        env.sleep(work(at)).await;
                         under_way.lock().0 -= 1;
                         Ok::<_, ()>(at)
                     })
@@ -210,7 +217,7 @@ mod gate {
             })
             .collect();
         let mut at = sim.run(async {
-            let mut at = most;
+            let mut at = Vec::new();
             for task in tasks {
                 at.push(task.await.unwrap());
             }
@@ -227,7 +234,7 @@ mod gate {
         let counts = Arc::new(Counts::default());
         let env = sim.env().observed_by(Arc::clone(&counts));
         let gate = ConnectGate::dialling(&env).build();
-        let (begun, most) = begun(&gate, &mut sim, &env, 20, MS * 10);
+        let (begun, most) = begun(&gate, &mut sim, &env, 20, |_| MS * 10);
         assert_eq!(begun[..2], [Duration::ZERO; 2]);
         // Then one in a third of a second.
         for (n, at) in (1..).zip(&begun[2..]) {
@@ -241,9 +248,20 @@ mod gate {
         let mut sim = Sim::new(1);
         let env = sim.env();
         let gate = ConnectGate::dialling(&env).per_second(1_000).build();
-        let (begun, most) = begun(&gate, &mut sim, &env, 6, SEC);
+        let (begun, most) = begun(&gate, &mut sim, &env, 6, |_| SEC);
         assert_eq!(most, 2);
         assert!(begun[5] >= SEC * 2);
+    }
+
+    #[test]
+    fn a_server_that_is_quick_again_is_not_overrun_by_those_who_waited_for_it() {
+        let mut sim = Sim::new(1);
+        let env = sim.env();
+        let gate = ConnectGate::dialling(&env).build();
+        let (begun, _) = begun(&gate, &mut sim, &env, 20, |at| if at < SEC { SEC * 8 } else { MS });
+        let after: Vec<_> = begun.into_iter().filter(|at| *at > SEC).collect();
+        // The two that may begin at once after a pause, then one in a third of a second.
+        assert!(after.windows(3).all(|three| three[2].abs_diff(three[0]) >= MS * 330), "{after:?}");
     }
 
     #[test]

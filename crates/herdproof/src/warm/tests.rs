@@ -134,25 +134,32 @@ mod cold {
     /// Misses and lookups let in during each of `seconds`, with 1,000 lookups a second and a hit ratio that depends on the
     /// second. A lookup takes 5 ms.
     fn flood(seconds: u32, hit_ratio: impl Fn(u32, u64) -> f64) -> Vec<(u64, u64)> {
+        let tenths = flood_of(MS * 5, seconds, hit_ratio);
+        let sum = |tenths: &[(u64, u64)]| tenths.iter().fold((0, 0), |sum, tenth| (sum.0 + tenth.0, sum.1 + tenth.1));
+        tenths.chunks(10).map(sum).collect()
+    }
+
+    /// The same with lookups that take so long, for every tenth of a second.
+    fn flood_of(takes: Duration, seconds: u32, hit_ratio: impl Fn(u32, u64) -> f64) -> Vec<(u64, u64)> {
         let env = Sim::new(11).env();
         let rng = env.rng("flood");
         let gate = ColdCache::new(&env, 50.0);
         let mut under_way = std::collections::VecDeque::new();
-        let (mut seen, mut misses) = (vec![(0, 0); seconds as usize], 0);
+        let (mut seen, mut misses) = (vec![(0, 0); seconds as usize * 10], 0);
         for ms in 0..seconds * 1000 {
             let now = MS * ms;
             if let Ok(lookup) = gate.try_enter(&ask(&env, now)) {
                 under_way.push_back((now, lookup));
-                seen[(ms / 1000) as usize].1 += 1;
+                seen[(ms / 100) as usize].1 += 1;
             }
-            while under_way.front().is_some_and(|(began, _)| *began + MS * 5 <= now) {
+            while under_way.front().is_some_and(|(began, _)| *began + takes <= now) {
                 let (_, mut lookup) = under_way.pop_front().unwrap();
                 if rng.chance(hit_ratio(ms / 1000, misses)) {
                     lookup.hit();
                 } else {
                     lookup.missed();
                     misses += 1;
-                    seen[(ms / 1000) as usize].0 += 1;
+                    seen[(ms / 100) as usize].0 += 1;
                 }
                 lookup.settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO });
             }
@@ -187,6 +194,14 @@ mod cold {
         // The rate, the burst, and the handful that was let in before the loss was noticed.
         assert!((900..=1_000 + 5 + 80).contains(&misses), "{misses}");
         assert!(seen[21..].iter().all(|(misses, _)| *misses <= 56), "{seen:?}");
+    }
+
+    #[test]
+    fn once_a_loss_is_known_misses_do_not_come_in_clumps() {
+        let seen = flood_of(MS * 100, 60, |second, _| if second < 20 { 0.99 } else { 0.0 });
+        // Charged for what a hit costs, a hundred would come in before the first of them is known to have missed.
+        let worst = seen[400..].iter().map(|(misses, _)| *misses).max().unwrap();
+        assert!(worst <= 15, "{worst} misses in a tenth of a second, at 50 a second");
     }
 
     #[test]
