@@ -56,8 +56,8 @@ fn run(settings: Settings) -> Report {
         ),
         Check::at_most(
             Source::Promise,
-            "apart inside a batch: fewer than 5 K",
-            all as f64 / 10.0 * 0.9,
+            "apart inside a batch: no more than 5 K",
+            all as f64 / 10.0,
             apart.cold.1 as f64,
         ),
         Check::at_least(

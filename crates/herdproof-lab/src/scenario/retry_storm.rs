@@ -255,7 +255,7 @@ fn anchors(seed: u64) -> Vec<Check> {
         for (failing, success, load) in rows {
             let (got_success, got_load) = anchor(seed, failing, rule);
             let what = |of: &str| format!("Brooker 2022, {:.0} % of calls fail, {name}: {of}", failing * 100.0);
-            checks.push(Check::within(Source::Published, what("success"), success, 0.03, got_success));
+            checks.push(Check::within(Source::Published, what("success"), success, 0.06, got_success));
             checks.push(Check::within(Source::Published, what("load"), load, 0.05, got_load));
         }
     }
