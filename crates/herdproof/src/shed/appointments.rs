@@ -195,7 +195,7 @@ impl Rates {
     }
 }
 
-/// The book of a server; see the [module](self). Cheap to clone, and clones share.
+/// The book of a server; see the [module](super). Cheap to clone, and clones share.
 ///
 /// [`Queue`](super::Queue) keeps one of its own. For every other gate there is [`Appointed`].
 #[derive(Clone)]
