@@ -2,7 +2,7 @@
 //!
 //! Autoscaling answers load with instances, and each of them fills its caches and pools before it is of any use. All at once
 //! they are a herd at the database at the worst time, and those who pay are the users of the instances that already serve.
-//! In batches of five the worst of it is a tenth, and less still if the members of a batch are apart. It has a price: the
+//! In batches of five the worst of it is a tenth, and mostly less if the members of a batch are apart. It has a price: the
 //! last instance is there when the last batch's turn is.
 
 use std::{sync::Arc, time::Duration};

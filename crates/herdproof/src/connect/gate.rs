@@ -15,7 +15,8 @@ use crate::{
 ///
 /// **Accepting**: enter before `accept`. Those not let in stay in the kernel's queue, where waiting costs a few hundred bytes
 /// instead of a TLS handshake that nobody waits for any more. Handshakes are work for the CPU, so about four under way for
-/// each core is enough. The queue is the kernel's: set its length (4096, say) when listening, and watch `ListenOverflows`.
+/// each core is enough. The queue is the kernel's: when listening, set its length to
+/// less than is served within the clients' timeout, and watch `ListenOverflows`.
 ///
 /// A permit that is settled with [`Verdict::Ok`] is a connection made: [`Event::Handshake`].
 ///
