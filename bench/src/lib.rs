@@ -32,7 +32,7 @@ pub struct Bench {
 pub struct Case {
     /// Its name in rows and ratios.
     pub name: &'static str,
-    /// Who takes part; the first is ours.
+    /// Who takes part; the first is ours, and so is who has its name before a comma. Goals are for the first.
     pub subjects: Vec<Subject>,
     /// What we want to reach.
     pub goals: Vec<Goal>,

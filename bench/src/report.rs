@@ -9,6 +9,7 @@ const EXACTLY: &str = "exactly";
 
 struct Ratio {
     case: &'static str,
+    ours: &'static str,
     unit: String,
     peer: &'static str,
     ratio: f64,
@@ -26,24 +27,29 @@ fn times_better(ours: f64, theirs: f64) -> f64 {
     if ours == theirs { 1.0 } else { theirs / ours }
 }
 
-/// Peer against ours, from the minima: how many times better we are.
+/// Whose a subject is: "herdproof, one way" and "herdproof, another way" are both ours.
+fn who(subject: &str) -> &str {
+    subject.split(',').next().unwrap_or(subject)
+}
+
+/// Peer against ours, from the minima: how many times better we are. Goals are for the first of ours.
 fn ratios(bench: &Bench, rows: &[Row]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     for case in &bench.cases {
-        let ours = case.subjects[0].name;
-        for own in rows.iter().filter(|row| row.case == case.name && row.subject == ours) {
-            let goal_for = |peer: &str| case.goals.iter().find(|goal| goal.peer == peer && goal.unit == own.unit);
+        let first = case.subjects[0].name;
+        let is_ours = |row: &&Row| row.case == case.name && who(row.subject) == who(first);
+        for own in rows.iter().filter(is_ours) {
+            let ours = own.subject;
+            let is_meant = |goal: &Goal, peer: &str| ours == first && goal.peer == peer && goal.unit == own.unit;
+            let goal_for = |peer: &str| case.goals.iter().find(|goal| is_meant(goal, peer));
+            let ratio = |peer, ratio, goal| Ratio { case: case.name, ours, unit: own.unit.clone(), peer, ratio, goal };
             if let Some(goal) = goal_for(EXACTLY) {
-                let ratio = if own.is_always(goal.at_least) { 1.0 } else { 0.0 };
-                ratios.push(Ratio { case: case.name, unit: own.unit.clone(), peer: EXACTLY, ratio, goal: Some(1.0) });
+                ratios.push(ratio(EXACTLY, if own.is_always(goal.at_least) { 1.0 } else { 0.0 }, Some(1.0)));
                 continue;
             }
-            let mut compare = |peer, theirs, goal| {
-                let ratio = times_better(own.min(), theirs);
-                ratios.push(Ratio { case: case.name, unit: own.unit.clone(), peer, ratio, goal });
-            };
+            let mut compare = |peer, theirs, goal| ratios.push(ratio(peer, times_better(own.min(), theirs), goal));
             let is_same = |row: &&Row| row.unit == own.unit;
-            let peers = || rows.iter().filter(is_same).filter(|row| row.case == case.name && row.subject != ours);
+            let peers = || rows.iter().filter(is_same).filter(|row| row.case == case.name && !is_ours(row));
             for peer in peers() {
                 compare(peer.subject, peer.min(), goal_for(peer.subject).map(|goal| goal.at_least));
             }
@@ -81,16 +87,17 @@ pub(crate) fn print(bench: &Bench, rows: &[Row], as_json: bool) {
 }
 
 fn print_lists<'a>(rows: impl Iterator<Item = &'a Row>, ratios: impl Iterator<Item = &'a Ratio>) {
-    println!("{:<22} {:<18} {:>12} {:>12}  unit", "case", "subject", "min", "median");
+    println!("{:<18} {:<20} {:>12} {:>12}  unit", "case", "subject", "min", "median");
     for row in rows {
         let (min, median) = (round(row.min()), round(row.median()));
-        println!("{:<22} {:<18} {min:>12} {median:>12}  {}", row.case, row.subject, row.unit);
+        println!("{:<18} {:<20} {min:>12} {median:>12}  {}", row.case, row.subject, row.unit);
     }
-    println!("\n{:<22} {:<18} {:>12} {:>12}  {:<10} unit", "case", "peer", "times better", "goal", "");
+    println!("\n{:<18} {:<20} {:<20} {:>12} {:>8}  {:<8} unit", "case", "ours", "peer", "times better", "goal", "");
     for ratio in ratios {
-        let goal = ratio.goal.map_or(String::new(), |goal| format!(">= {goal}"));
+        let goal = ratio.goal.map_or(String::new(), |goal| format!(">= {}", round(goal)));
         let (times, met) = (round(ratio.ratio), verdict(ratio.met()));
-        println!("{:<22} {:<18} {times:>12} {goal:>12}  {met:<10} {}", ratio.case, ratio.peer, ratio.unit);
+        let Ratio { case, ours, unit, peer, .. } = ratio;
+        println!("{case:<18} {ours:<20} {peer:<20} {times:>12} {goal:>8}  {met:<8} {unit}");
     }
 }
 
@@ -141,7 +148,7 @@ fn json(bench: &Bench, rows: &[Row], ratios: &[Ratio]) -> Json {
                "rounds": row.values.len(), "unit": row.unit})
     };
     let ratio = |ratio: &Ratio| {
-        json!({"case": ratio.case, "peer": ratio.peer, "unit": ratio.unit, "ratio": ratio.ratio,
+        json!({"case": ratio.case, "ours": ratio.ours, "peer": ratio.peer, "unit": ratio.unit, "ratio": ratio.ratio,
                "goal": ratio.goal, "met": ratio.met()})
     };
     json!({"bench": bench.name, "rows": rows.iter().map(row).collect::<Vec<_>>(),

@@ -187,8 +187,15 @@ where
 
 impl Ask {
     /// Something ordinary: no deadline, normal priority, first attempt, cost one.
+    #[inline]
     pub fn new(env: &Env) -> Ask {
-        Ask { at: env.now(), deadline: None, priority: Priority::default(), attempt: 0, cost: 1, user: None }
+        Ask::at(env.now())
+    }
+
+    /// As [`new`](Ask::new), for who has read the clock already.
+    #[inline]
+    pub const fn at(at: Tick) -> Ask {
+        Ask { at, deadline: None, priority: Priority::Normal, attempt: 0, cost: 1, user: None }
     }
 
     /// The answer is of no use from this tick on.
