@@ -72,6 +72,18 @@ fn a_cancelled_call_gives_back_its_own_key_and_no_other() {
 }
 
 #[test]
+fn a_slot_of_a_key_that_somebody_stands_behind_is_not_given_back() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(2));
+    let now = ask(&env, MS);
+    let (first, second) = (limits.of(&1).try_enter(&now).unwrap(), limits.of(&1).try_enter(&now).unwrap());
+    drop(first);
+    assert!(limits.of(&1).try_enter(&now).is_err(), "the second stands where the first would have been moved to");
+    drop(second);
+    assert!(limits.of(&1).try_enter(&now).is_ok());
+}
+
+#[test]
 fn keys_whose_burst_is_whole_again_are_forgotten() {
     let env = Sim::new(1).env();
     let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(1));

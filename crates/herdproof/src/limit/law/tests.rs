@@ -85,6 +85,15 @@ fn an_incident_is_not_learnt_as_normal() {
 }
 
 #[test]
+fn a_base_that_was_learnt_from_a_queue_is_not_believed_for_ever() {
+    // envoy#11579: a base that is once too high makes the queue look normal, and nothing ever says otherwise.
+    let mut law = Knee::default();
+    law.base = 0.25;
+    let limits = ORIGIN.run(&mut law, 100.0, 1_200);
+    assert!(limits[1_000..].iter().all(|limit| *limit <= 45.0), "{:?}", &limits[1_000..]);
+}
+
+#[test]
 fn a_slower_origin_without_a_queue_is_not_starved() {
     // The weakness of every law that goes by latency alone.
     let mut law = Knee::default();
