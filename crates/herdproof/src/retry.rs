@@ -57,20 +57,21 @@ pub mod wire;
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::Future,
+    pin::Pin,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use decide::{Made, Next, Pace, Repeat};
 pub use failure::{Failure, GaveUp, Stop};
+use pin_project_lite::pin_project;
 
 use crate::{
     backoff::{Backoff, Delays, RetryAfter},
     budget::{Budget, Extra, Spend},
-    env::{Env, Rng, Tick},
+    env::{Env, Rng, Sleep, Tick},
     event::Event,
     gate::{Ask, Classify, Refusal, Verdict, Why},
 };
@@ -227,59 +228,62 @@ impl Retry {
         self.0.budget.as_ref()
     }
 
+    /// Not an `async fn`, which would move its arguments once more.
     #[inline]
-    async fn repeat<T, E, C, F>(
+    fn repeat<T, E, C, F>(
         &self,
         env: &Env,
         classify: C,
         mut ask: Ask,
         mut work: impl FnMut(Ask) -> F,
         repeat: Repeat,
-    ) -> Result<T, GaveUp<E>>
+    ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,
     {
-        let rules = &*self.0;
-        let deadline = ask.deadline;
-        if ask.is_late() {
-            let failure = Failure::Refused(Refusal::new(Why::Deadline));
-            return Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 });
-        }
-        let mut made = Made { attempts: 1, most: rules.attempts, by_caller: ask.attempt > 0, repeat };
-        if let (Some(budget), false) = (&rules.budget, made.by_caller) {
-            budget.first(ask.at);
-        }
-        let mut extra = None;
-        // Boxed, because most operations never wait and all of them would carry it.
-        let mut waits = None;
-        loop {
-            ask.deadline = earlier(deadline, rules.timeout.map(|timeout| ask.at + timeout));
-            let outcome = by(env, ask.deadline, work(ask.clone())).await.unwrap_or(Err(Failure::TimedOut));
-            let (verdict, outcome) = judge(&classify, outcome);
-            rules.learn(&outcome, &verdict);
-            drop(extra.take());
-            let next = match &outcome {
-                Ok(_) if verdict == Verdict::Ok => {
-                    return outcome.map_err(|failure| made.gave_up(failure, Stop::Final));
-                }
-                Ok(_) => made.next(None, &verdict),
-                Err(failure) => made.next(Some(failure.kind()), &verdict),
-            };
-            let scheduled = rules.schedule(env.now(), deadline, &mut waits, &next);
-            let resume = match scheduled {
-                Ok((resume, charge)) => {
-                    extra = charge;
-                    resume
-                }
-                Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
-            };
-            drop(outcome);
-            ask.at = env.sleep_until(resume).await;
-            extra.iter_mut().for_each(Extra::begin);
-            env.tell(&Event::Retry);
-            ask.attempt = ask.attempt.saturating_add(1);
-            made.attempts += 1;
+        async move {
+            let rules = &*self.0;
+            let deadline = ask.deadline;
+            if ask.is_late() {
+                let failure = Failure::Refused(Refusal::new(Why::Deadline));
+                return Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 });
+            }
+            let mut made = Made { attempts: 1, most: rules.attempts, by_caller: ask.attempt > 0, repeat };
+            if let (Some(budget), false) = (&rules.budget, made.by_caller) {
+                budget.first(ask.at);
+            }
+            let mut extra = None;
+            // Boxed, because most operations never wait and all of them would carry it.
+            let mut waits = None;
+            loop {
+                ask.deadline = earlier(deadline, rules.timeout.map(|timeout| ask.at + timeout));
+                let outcome = by(env, ask.deadline, work(ask.clone())).await.unwrap_or(Err(Failure::TimedOut));
+                let (verdict, outcome) = judge(&classify, outcome);
+                rules.learn(&outcome, &verdict);
+                drop(extra.take());
+                let next = match &outcome {
+                    Ok(_) if verdict == Verdict::Ok => {
+                        return outcome.map_err(|failure| made.gave_up(failure, Stop::Final));
+                    }
+                    Ok(_) => made.next(None, &verdict),
+                    Err(failure) => made.next(Some(failure.kind()), &verdict),
+                };
+                let scheduled = rules.schedule(env.now(), deadline, &mut waits, &next);
+                let resume = match scheduled {
+                    Ok((resume, charge)) => {
+                        extra = charge;
+                        resume
+                    }
+                    Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
+                };
+                drop(outcome);
+                ask.at = env.sleep_until(resume).await;
+                extra.iter_mut().for_each(Extra::begin);
+                env.tell(&Event::Retry);
+                ask.attempt = ask.attempt.saturating_add(1);
+                made.attempts += 1;
+            }
         }
     }
 }
@@ -336,20 +340,39 @@ impl Waits {
     }
 }
 
+pin_project! {
+    /// Work that has until a tick, from [`by`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct By<'a, F> {
+        env: &'a Env,
+        deadline: Option<Tick>,
+        #[pin]
+        work: F,
+        sleep: Option<Sleep>,
+    }
+}
+
 /// Does the work until this tick at the latest; `None` if it was not done by then, and dropped. Work that is ready at once
 /// costs no timer.
-pub async fn by<F: Future>(env: &Env, deadline: Option<Tick>, work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
-    let mut sleep = None;
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+#[inline]
+pub fn by<F: Future>(env: &Env, deadline: Option<Tick>, work: F) -> By<'_, F> {
+    By { env, deadline, work, sleep: None }
+}
+
+impl<F: Future> Future for By<'_, F> {
+    type Output = Option<F::Output>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let by = self.project();
+        if let Poll::Ready(output) = by.work.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        let Some(deadline) = deadline else { return Poll::Pending };
-        let sleep = sleep.get_or_insert_with(|| env.sleep_until(deadline));
+        let Some(deadline) = *by.deadline else { return Poll::Pending };
+        let sleep = by.sleep.get_or_insert_with(|| by.env.sleep_until(deadline));
         Pin::new(sleep).poll(cx).map(|_| None)
-    })
-    .await
+    }
 }
 
 /// What the outcome says, by the rule for the answers and errors in it.
