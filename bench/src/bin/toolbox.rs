@@ -12,7 +12,7 @@
 //! - Goals compare like with like: the rate limits are given their clocks. A recloser that is closed reads no clock, so it is
 //!   measured against our breaker with the clock given; one that is open does, and so does ours there. The others pay for
 //!   their own clocks, and so do we.
-//! - `herdproof, owned` is a breaker whose permits may outlive it; the others borrow.
+//! - `herdproof, owned` has permits that may outlive the gate, and the clock given; the permits of the others borrow it.
 //!
 //! Calls on one thread are CPU time, calls on two are wall time: `wall ns/call` is from one call of a thread to its next.
 #[path = "toolbox/breakers.rs"]
@@ -82,6 +82,7 @@ fn rate_direct() -> Vec<Case> {
             alone!(LetIn:
                 OURS_GIVEN => |env| asynchronous(rates::herdproof(All::LetIn, env, Given)),
                 OURS => |env| asynchronous(rates::herdproof(All::LetIn, env, env)),
+                OURS_OWNED => |env| asynchronous(rates::herdproof_owned(env, Given)),
                 GOVERNOR_GIVEN => |_env| asynchronous(rates::governor_given(All::LetIn)),
                 GOVERNOR => |_env| asynchronous(rates::governor(All::LetIn)),
                 "leaky-bucket" => |_env| asynchronous(rates::leaky_bucket(All::LetIn)),

@@ -60,6 +60,7 @@ mod state;
 mod tally;
 
 use std::{
+    borrow::Borrow,
     fmt,
     hash::Hash,
     sync::{
@@ -76,7 +77,7 @@ use tally::Tally;
 use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
-    gate::{Ask, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
     sync::{AtomicU64, Mutex},
     window::Scale,
 };
@@ -299,9 +300,9 @@ impl Breaker {
         BreakerBuilder { env: env.clone(), rules: Rules::default() }
     }
 
-    /// The same gate with permits that borrow it. They cost no counting of references, which is a third of what a permit
-    /// costs while all is well.
-    pub fn borrowed(&self) -> Borrowed<'_> {
+    /// The same gate with permits that borrow it.
+    #[inline]
+    pub fn borrowed(&self) -> Borrowed<'_, Breaker> {
         Borrowed(self)
     }
 
@@ -476,23 +477,11 @@ impl Inner {
     }
 }
 
-/// A [`Breaker`] whose permits borrow it, from [`Breaker::borrowed`].
-#[derive(Clone, Copy, Debug)]
-pub struct Borrowed<'a>(&'a Breaker);
-
 /// The right to make one call; see [`Breaker`].
 #[derive(Debug)]
 #[must_use]
-pub struct Pass {
-    breaker: Breaker,
-    word: u64,
-}
-
-/// As [`Pass`], borrowed.
-#[derive(Debug)]
-#[must_use]
-pub struct BorrowedPass<'a> {
-    breaker: &'a Breaker,
+pub struct Pass<B: Borrow<Breaker> = Breaker> {
+    breaker: B,
     word: u64,
 }
 
@@ -505,49 +494,32 @@ impl Gate for Breaker {
     }
 }
 
-impl<'a> Gate for Borrowed<'a> {
-    type Permit = BorrowedPass<'a>;
+impl<'a> Gate for Borrowed<'a, Breaker> {
+    type Permit = Pass<&'a Breaker>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<BorrowedPass<'a>, Refusal> {
+    fn try_enter(&self, ask: &Ask) -> Result<Pass<&'a Breaker>, Refusal> {
         let breaker = self.0;
-        breaker.0.enter(ask.at).map(|word| BorrowedPass { breaker, word })
+        breaker.0.enter(ask.at).map(|word| Pass { breaker, word })
     }
 }
 
 /// A settled permit has this in place of its word: there is nothing to give back.
 const SETTLED: u64 = CLOSED;
 
-impl Permit for Pass {
+impl<B: Borrow<Breaker> + Send> Permit for Pass<B> {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
         let word = std::mem::replace(&mut self.word, SETTLED);
-        self.breaker.0.settle(word, verdict, span);
+        self.breaker.borrow().0.settle(word, verdict, span);
     }
 }
 
-impl Permit for BorrowedPass<'_> {
-    #[inline]
-    fn settle(mut self, verdict: &Verdict, span: Span) {
-        let word = std::mem::replace(&mut self.word, SETTLED);
-        self.breaker.0.settle(word, verdict, span);
-    }
-}
-
-impl Drop for Pass {
+impl<B: Borrow<Breaker>> Drop for Pass<B> {
     #[inline]
     fn drop(&mut self) {
         if self.word & KIND != CLOSED {
-            self.breaker.0.cancel(self.word);
-        }
-    }
-}
-
-impl Drop for BorrowedPass<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.word & KIND != CLOSED {
-            self.breaker.0.cancel(self.word);
+            self.breaker.borrow().0.cancel(self.word);
         }
     }
 }

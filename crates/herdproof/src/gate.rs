@@ -234,6 +234,7 @@ impl Ask {
     }
 
     /// Whether the deadline has come.
+    #[inline]
     pub fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| self.at >= deadline)
     }
@@ -241,6 +242,7 @@ impl Ask {
 
 impl Span {
     /// How long it took.
+    #[inline]
     pub fn took(self) -> Duration {
         self.to - self.from
     }
@@ -249,6 +251,7 @@ impl Span {
 impl<G: Gate> Gate for &G {
     type Permit = G::Permit;
 
+    #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
         (**self).try_enter(ask)
     }
@@ -261,6 +264,7 @@ impl<G: Gate> Gate for &G {
 impl<G: Gate> Gate for Arc<G> {
     type Permit = G::Permit;
 
+    #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
         (**self).try_enter(ask)
     }
@@ -270,10 +274,24 @@ impl<G: Gate> Gate for Arc<G> {
     }
 }
 
+/// A gate whose permits borrow it, from the gate's own `borrowed`. They count no references, which is half of what a permit
+/// costs while all is well; but they cannot be kept longer than the gate, or given to a task.
+#[derive(Debug)]
+pub struct Borrowed<'a, G>(pub(crate) &'a G);
+
+impl<G> Clone for Borrowed<'_, G> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<G> Copy for Borrowed<'_, G> {}
+
 /// `None` is a gate that stands open.
 impl<G: Gate> Gate for Option<G> {
     type Permit = Option<G::Permit>;
 
+    #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<Option<G::Permit>, Refusal> {
         self.as_ref().map(|gate| gate.try_enter(ask)).transpose()
     }
@@ -287,6 +305,7 @@ impl<G: Gate> Gate for Option<G> {
 }
 
 impl<P: Permit> Permit for Option<P> {
+    #[inline]
     fn settle(self, verdict: &Verdict, span: Span) {
         if let Some(permit) = self {
             permit.settle(verdict, span);

@@ -35,6 +35,8 @@
 //! For what may be done twice only. The attempt that loses is dropped; how long the first had taken by then counts as its
 //! time, or the slow ones would never be counted and hedges would come sooner and sooner.
 
+#![expect(clippy::manual_async_fn, reason = "an async fn moves its arguments once more than an async block")]
+
 mod share;
 
 use std::{
@@ -99,6 +101,16 @@ pub enum Which {
     First,
     /// The one beside it.
     Second,
+}
+
+/// What a hedge learns from an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lesson {
+    Good,
+    Bad,
+    /// It has not failed, but how long it took says nothing.
+    Neither,
+    Nothing,
 }
 
 /// What is known when a hedge is due.
@@ -213,59 +225,80 @@ impl Hedge {
 
     /// Does the work, and a second time beside it if it is slow and nothing speaks against that. Whichever succeeds first
     /// is the answer; if both fail, the first failure is.
-    pub async fn run<T, E, C, F>(
+    pub fn run<T, E, C, F>(
         &self,
         env: &Env,
         classify: C,
         ask: Ask,
-        mut work: impl FnMut(Ask, Which) -> F,
-    ) -> Result<T, E>
+        work: impl FnMut(Ask, Which) -> F,
+    ) -> impl Future<Output = Result<T, E>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, E>>,
     {
-        let rules = &*self.0;
-        rules.own.first(ask.at);
-        let learn = |outcome: &Result<T, E>, from: Tick| rules.learn(&classify.classify(outcome), env.now() - from);
-        let mut first = pin!(work(ask.clone(), Which::First));
-        let mut timer = pin!(None);
-        let timely = poll_fn(|cx| {
-            if let Poll::Ready(outcome) = first.as_mut().poll(cx) {
-                return Poll::Ready(Some(outcome));
+        let judge = move |outcome: &_| (Lesson::from(&classify.classify(outcome)), env.now());
+        self.race(env, judge, ask, work)
+    }
+
+    /// The same, for outcomes that know when they came: a reading of the clock is most of what a ready answer costs.
+    #[inline]
+    pub(crate) fn race<T, F>(
+        &self,
+        env: &Env,
+        judge: impl Fn(&T) -> (Lesson, Tick),
+        ask: Ask,
+        mut work: impl FnMut(Ask, Which) -> F,
+    ) -> impl Future<Output = T>
+    where
+        F: Future<Output = T>,
+    {
+        async move {
+            let rules = &*self.0;
+            rules.own.first(ask.at);
+            let learn = |outcome: &T, from: Tick| {
+                let (lesson, over) = judge(outcome);
+                rules.learn(lesson, over - from)
+            };
+            let mut first = pin!(work(ask.clone(), Which::First));
+            let mut timer = pin!(None);
+            let timely = poll_fn(|cx| {
+                if let Poll::Ready(outcome) = first.as_mut().poll(cx) {
+                    return Poll::Ready(Some(outcome));
+                }
+                if timer.is_none() {
+                    // Not before it is known that there is something to wait for: a timer costs more than a ready answer.
+                    timer.set(Some(env.sleep_until(rules.wait().map_or(Tick::MAX, |wait| ask.at + wait))));
+                }
+                let due = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready());
+                if due { Poll::Ready(None) } else { Poll::Pending }
+            });
+            if let Some(outcome) = timely.await {
+                learn(&outcome, ask.at);
+                return outcome;
             }
-            if timer.is_none() {
-                // Not before it is known that there is something to wait for: a timer costs more than a ready answer.
-                timer.set(Some(env.sleep_until(rules.wait().map_or(Tick::MAX, |wait| ask.at + wait))));
+            timer.set(None);
+            let now = env.now();
+            let Some(_extras) = rules.allow(now, &ask) else {
+                let outcome = first.await;
+                learn(&outcome, ask.at);
+                return outcome;
+            };
+            env.tell(&Event::Hedge);
+            let mut second = pin!(work(Ask { at: now, ..ask.clone() }, Which::Second));
+            let (which, outcome) = either(first.as_mut(), second.as_mut()).await;
+            let begun = |which| if which == Which::First { ask.at } else { now };
+            if !learn(&outcome, begun(which)) {
+                if which == Which::Second {
+                    rules.times.record(env.now() - ask.at);
+                }
+                return outcome;
             }
-            let due = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready());
-            if due { Poll::Ready(None) } else { Poll::Pending }
-        });
-        if let Some(outcome) = timely.await {
-            learn(&outcome, ask.at);
-            return outcome;
+            let (other, last) = match which {
+                Which::First => (Which::Second, second.await),
+                Which::Second => (Which::First, first.await),
+            };
+            if learn(&last, begun(other)) { outcome } else { last }
         }
-        timer.set(None);
-        let now = env.now();
-        let Some(_extras) = rules.allow(now, &ask) else {
-            let outcome = first.await;
-            learn(&outcome, ask.at);
-            return outcome;
-        };
-        env.tell(&Event::Hedge);
-        let mut second = pin!(work(Ask { at: now, ..ask.clone() }, Which::Second));
-        let (which, outcome) = either(first.as_mut(), second.as_mut()).await;
-        let begun = |which| if which == Which::First { ask.at } else { now };
-        if !learn(&outcome, begun(which)) {
-            if which == Which::Second {
-                rules.times.record(env.now() - ask.at);
-            }
-            return outcome;
-        }
-        let (other, last) = match which {
-            Which::First => (Which::Second, second.await),
-            Which::Second => (Which::First, first.await),
-        };
-        if learn(&last, begun(other)) { outcome } else { last }
     }
 
     /// How long an attempt may take before a hedge is due; `None` while too little is known.
@@ -311,15 +344,27 @@ impl Rules {
     }
 
     /// An attempt is over; whether it has failed.
-    fn learn(&self, verdict: &Verdict, took: Duration) -> bool {
-        let failed = matches!(verdict, Verdict::Fault | Verdict::Overload { .. });
-        match verdict {
-            Verdict::Ok => self.times.record(took),
-            Verdict::Ignored => return false,
-            _ => {}
+    #[inline]
+    fn learn(&self, lesson: Lesson, took: Duration) -> bool {
+        match lesson {
+            Lesson::Good => self.times.record(took),
+            Lesson::Nothing => return false,
+            Lesson::Bad | Lesson::Neither => {}
         }
-        self.failed.add(failed);
-        failed
+        self.failed.add(lesson == Lesson::Bad);
+        lesson == Lesson::Bad
+    }
+}
+
+impl From<&Verdict> for Lesson {
+    #[inline]
+    fn from(verdict: &Verdict) -> Lesson {
+        match verdict {
+            Verdict::Ok => Lesson::Good,
+            Verdict::Fault | Verdict::Overload { .. } => Lesson::Bad,
+            Verdict::Final => Lesson::Neither,
+            Verdict::Ignored => Lesson::Nothing,
+        }
     }
 }
 

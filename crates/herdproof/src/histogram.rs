@@ -37,6 +37,7 @@ impl Histogram {
     }
 
     /// Counts one.
+    #[inline]
     pub fn record(&self, time: Duration) {
         self.counts[bucket(time)].fetch_add(1, Ordering::Relaxed);
         if self.total.fetch_add(1, Ordering::Relaxed) + 1 == self.memory {

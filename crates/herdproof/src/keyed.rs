@@ -75,7 +75,7 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
         Keyed { hasher: env.hasher(name), shards: (0..shards).map(shard).collect(), quota: most / shards }
     }
 
-    /// The key's hash, for [`with_known`](Keyed::with_known).
+    /// The key's hash, for [`with`](Keyed::with) and [`with_known`](Keyed::with_known).
     #[inline]
     pub(crate) fn hash<Q>(&self, key: &Q) -> u64
     where
@@ -85,16 +85,22 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
         self.hasher.hash_one(key)
     }
 
-    /// Acts on the key's state, made first if there is none. The key is copied only then.
+    /// Acts on the state of the key with this hash, made first if there is none. The key is copied only then.
     ///
     /// Runs under the lock of the key's shard: `act` must be short and must not come back here.
     #[inline]
-    pub(crate) fn with<Q, R>(&self, key: &Q, now: Tick, make: impl FnOnce() -> S, act: impl FnOnce(&mut S) -> R) -> R
+    pub(crate) fn with<Q, R>(
+        &self,
+        hash: u64,
+        key: &Q,
+        now: Tick,
+        make: impl FnOnce() -> S,
+        act: impl FnOnce(&mut S) -> R,
+    ) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.hash(key);
         let gone: Gone<K, S>;
         let mut shard = self.shard(hash);
         if let Some(entry) = shard.table.find_mut(hash, |entry| entry.key.borrow() == key) {
@@ -199,7 +205,7 @@ mod tests {
     /// Comes with this key; gives how often it came before as far as the map remembers.
     fn come(map: &Keyed<u64, Until>, key: u64, now: Tick, until: Tick) -> u32 {
         let make = || Until(until, 0);
-        map.with(&key, now, make, |state| {
+        map.with(map.hash(&key), &key, now, make, |state| {
             state.1 += 1;
             state.1 - 1
         })
@@ -284,7 +290,7 @@ mod tests {
         let map: Arc<Keyed<Key, Until>> = Arc::new(keyed(4));
         MAP.set(Some(Arc::clone(&map)));
         for key in 0..100 {
-            map.with(&Key(key), at(0), || Until(at(1), 0), |_| ());
+            map.with(map.hash(&Key(key)), &Key(key), at(0), || Until(at(1), 0), |_| ());
         }
         assert_eq!(map.len(), 4);
         MAP.set(None);
@@ -294,7 +300,7 @@ mod tests {
     fn who_kept_only_the_hash_finds_the_state_and_no_other() {
         let map = keyed(10_000);
         for key in 0..1_000 {
-            map.with(&key, at(0), || Until(at(9), u32::try_from(key).unwrap()), |_| ());
+            map.with(map.hash(&key), &key, at(0), || Until(at(9), u32::try_from(key).unwrap()), |_| ());
         }
         for key in 0..1_000u64 {
             assert_eq!(map.with_known(map.hash(&key), |state| u64::from(state.1)), Some(key));
@@ -305,7 +311,7 @@ mod tests {
     #[test]
     fn keys_can_be_looked_up_in_their_borrowed_form() {
         let map: Keyed<String, Until> = keyed(10);
-        map.with("a", at(0), || Until(at(1), 7), |_| ());
-        assert_eq!(map.with("a", at(0), || Until(at(1), 0), |state| state.1), 7);
+        map.with(map.hash("a"), "a", at(0), || Until(at(1), 7), |_| ());
+        assert_eq!(map.with(map.hash("a"), "a", at(0), || Until(at(1), 0), |state| state.1), 7);
     }
 }

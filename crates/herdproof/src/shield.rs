@@ -39,14 +39,25 @@
 //! | [`for_database`](Shield::for_database) | 2 | 5 s | 20, and a line | no | no |
 //! | [`for_cache`](Shield::for_cache) | 1 | 100 ms | found by itself | no | yes |
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+#![expect(clippy::manual_async_fn, reason = "an async fn moves its arguments once more than an async block")]
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
 
 use crate::{
     breaker::{Breaker, BreakerBuilder},
     budget::Budget,
     env::{Env, Tick},
-    gate::{And, Ask, Classify, Gate, Permit, Span, Verdict},
-    hedge::{Hedge, HedgeBuilder, Which},
+    gate::{Ask, Classify, Gate, Permit, Refusal, Span, Verdict, Why},
+    hedge::{Hedge, HedgeBuilder, Lesson, Which},
     limit::{AdaptiveLimit, Bulkhead, Rate, RateLimit},
     retry::{Failure, GaveUp, Retry, RetryBuilder, by},
     throttle::Throttle,
@@ -76,15 +87,13 @@ struct Parts {
     budget: Budget,
     retry: Retry,
     hedge: Option<Hedge>,
+    throttle: Option<Throttle>,
     breaker: Option<Breaker>,
+    rate: Option<RateLimit>,
+    bulkhead: Option<Bulkhead>,
     adaptive: Option<AdaptiveLimit>,
-    gates: Gates,
     timeout: Option<Duration>,
 }
-
-/// What every attempt passes, in this order.
-type Gates =
-    And<Option<Throttle>, And<Option<Breaker>, And<Option<RateLimit>, And<Option<Bulkhead>, Option<AdaptiveLimit>>>>>;
 
 impl ShieldBuilder {
     /// How attempts are repeated; see [`RetryBuilder`]. The budget is the shield's own, whatever is said here.
@@ -156,11 +165,8 @@ impl ShieldBuilder {
             hedge.budget(&budget).only_if(calm).build()
         });
         let rate = rate.map(|rate| RateLimit::new(&env, rate));
-        // Not as methods: an option has an `and` of its own.
-        let at_once = Gate::and(bulkhead, adaptive.clone());
-        let gates = Gate::and(throttle, Gate::and(breaker.clone(), Gate::and(rate, at_once)));
         let retry = retry.budget(&budget).build();
-        Shield(Arc::new(Parts { env, budget, retry, hedge, breaker, adaptive, gates, timeout }))
+        Shield(Arc::new(Parts { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout }))
     }
 }
 
@@ -213,46 +219,54 @@ impl Shield {
     ///
     /// The work gets the [`Ask`] of its attempt, with its number and deadline, and which of two attempts beside each other
     /// it is. It is not called before the gates have let the attempt in.
-    pub async fn run<T, E, C, F>(&self, classify: C, ask: Ask, work: impl Fn(Ask, Which) -> F) -> Result<T, GaveUp<E>>
+    pub fn run<T, E, C, F>(
+        &self,
+        classify: C,
+        ask: Ask,
+        work: impl Fn(Ask, Which) -> F,
+    ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, E>>,
     {
-        let parts = &*self.0;
-        let (classify, work) = (&classify, &work);
-        let judge = |outcome: &Result<T, E>| classify.classify(outcome);
-        match &parts.hedge {
-            None => {
-                let attempt = |ask: Ask| parts.attempt(classify, ask, move |ask| work(ask, Which::First));
-                parts.retry.run(&parts.env, judge, ask, attempt).await
-            }
-            Some(hedge) => {
-                let attempt = |ask: Ask| async move {
+        async move {
+            let parts = &*self.0;
+            let (classify, work) = (&classify, &work);
+            let judge = |outcome: &Result<T, E>| classify.classify(outcome);
+            match &parts.hedge {
+                None => {
+                    let attempt = |ask: Ask| parts.attempt(classify, ask, move |ask| work(ask, Which::First));
+                    parts.retry.run(&parts.env, judge, ask, attempt).await
+                }
+                Some(hedge) => {
                     let one = |ask, which| parts.judged(classify, ask, move |ask| work(ask, which));
-                    plain(hedge.run(&parts.env, verdict, ask, one).await)
-                };
-                parts.retry.run(&parts.env, judge, ask, attempt).await
+                    let attempt =
+                        |ask: Ask| async move { hedge.race(&parts.env, Judged::says, ask, one).await.outcome };
+                    parts.retry.run(&parts.env, judge, ask, attempt).await
+                }
             }
         }
     }
 
     /// As [`run`](Shield::run), for what must not be done twice: tried again only if it was certainly not begun, and never
     /// hedged.
-    pub async fn run_at_most_once<T, E, C, F>(
+    pub fn run_at_most_once<T, E, C, F>(
         &self,
         classify: C,
         ask: Ask,
         work: impl Fn(Ask) -> F,
-    ) -> Result<T, GaveUp<E>>
+    ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, E>>,
     {
-        let parts = &*self.0;
-        let (classify, work) = (&classify, &work);
-        let judge = |outcome: &Result<T, E>| classify.classify(outcome);
-        let attempt = |ask: Ask| parts.attempt(classify, ask, work);
-        parts.retry.run_at_most_once(&parts.env, judge, ask, attempt).await
+        async move {
+            let parts = &*self.0;
+            let (classify, work) = (&classify, &work);
+            let judge = |outcome: &Result<T, E>| classify.classify(outcome);
+            let attempt = |ask: Ask| parts.attempt(classify, ask, work);
+            parts.retry.run_at_most_once(&parts.env, judge, ask, attempt).await
+        }
     }
 
     /// What retries and hedges are paid from; for refreshes too.
@@ -271,61 +285,131 @@ impl Shield {
     }
 }
 
-/// What came of an attempt, with what it says about the origin.
-type Judged<T, E> = Result<(T, Verdict), (Failure<E>, Verdict)>;
+/// What came of an attempt, what that says about the origin, and when.
+struct Judged<T, E> {
+    outcome: Result<T, Failure<E>>,
+    verdict: Verdict,
+    over: Tick,
+}
 
-fn verdict<T, E>(outcome: &Judged<T, E>) -> Verdict {
-    match outcome {
-        Ok((_, verdict)) | Err((_, verdict)) => *verdict,
+impl<T, E> Judged<T, E> {
+    #[inline]
+    fn says(&self) -> (Lesson, Tick) {
+        (Lesson::from(&self.verdict), self.over)
+    }
+
+    /// What our own gates refuse says nothing about the origin.
+    #[cold]
+    fn refused(refusal: Refusal, at: Tick) -> Judged<T, E> {
+        Judged { outcome: Err(Failure::Refused(refusal)), verdict: Verdict::Ignored, over: at }
     }
 }
 
-fn plain<T, E>(outcome: Judged<T, E>) -> Result<T, Failure<E>> {
-    outcome.map(|(answer, _)| answer).map_err(|(failure, _)| failure)
+pin_project! {
+    /// An attempt, without what it says. Not an `async` block, which would move it.
+    struct Plainly<F> {
+        #[pin]
+        judged: F,
+    }
+}
+
+impl<T, E, F: Future<Output = Judged<T, E>>> Future for Plainly<F> {
+    type Output = Result<T, Failure<E>>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().judged.poll(cx).map(|judged| judged.outcome)
+    }
+}
+
+#[inline]
+fn on_time(ask: &Ask) -> Result<(), Refusal> {
+    if ask.is_late() { Err(Refusal::new(Why::Deadline)) } else { Ok(()) }
+}
+
+/// Goes through a gate of ours, or says that it was refused.
+macro_rules! pass {
+    ($entered:expr, $ask:ident) => {
+        match $entered {
+            Ok(permit) => permit,
+            Err(refusal) => return Judged::refused(refusal, $ask.at),
+        }
+    };
 }
 
 impl Parts {
-    async fn attempt<T, E, F>(
+    #[inline]
+    fn attempt<T, E, F>(
         &self,
         classify: &impl Classify<T, E>,
         ask: Ask,
         work: impl FnOnce(Ask) -> F,
-    ) -> Result<T, Failure<E>>
+    ) -> impl Future<Output = Result<T, Failure<E>>>
     where
         F: Future<Output = Result<T, E>>,
     {
-        plain(self.judged(classify, ask, work).await)
+        Plainly { judged: self.judged(classify, ask, work) }
     }
 
     /// One attempt through all gates, bounded by the timeout.
-    async fn judged<T, E, F>(
+    ///
+    /// Not as one chain of gates, which would move all permits once for each gate; and not as an `async fn`, which would
+    /// move its arguments once more.
+    #[inline]
+    fn judged<T, E, F>(
         &self,
         classify: &impl Classify<T, E>,
         mut ask: Ask,
         work: impl FnOnce(Ask) -> F,
-    ) -> Judged<T, E>
+    ) -> impl Future<Output = Judged<T, E>>
     where
         F: Future<Output = Result<T, E>>,
     {
-        // What our own gates refuse says nothing about the origin.
-        let refused = |refusal| (Failure::Refused(refusal), Verdict::Ignored);
-        let permit = self.gates.enter(&mut ask).await.map_err(refused)?;
-        let from = ask.at;
-        ask.deadline = self.until(&ask);
-        let outcome = by(&self.env, ask.deadline, work(ask)).await;
-        let verdict = outcome.as_ref().map_or(Verdict::Fault, |outcome| classify.classify(outcome));
-        permit.settle(&verdict, Span { from, to: self.env.now() });
-        match outcome {
-            Some(Ok(answer)) => Ok((answer, verdict)),
-            Some(Err(error)) => Err((Failure::Failed(error), verdict)),
-            None => Err((Failure::TimedOut, verdict)),
+        async move {
+            let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_enter(&ask), ask);
+            let breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
+            let rate = match &self.rate {
+                Some(rate) => {
+                    let permit = pass!(rate.reserve(&ask), ask);
+                    if permit.at() > ask.at {
+                        ask.at = self.env.sleep_until(permit.at()).await;
+                    }
+                    Some(permit)
+                }
+                None => None,
+            };
+            // Whoever waited may be late by now.
+            pass!(on_time(&ask), ask);
+            let bulkhead = match &self.bulkhead {
+                Some(bulkhead) => Some(pass!(bulkhead.enter(&mut ask).await, ask)),
+                None => None,
+            };
+            pass!(on_time(&ask), ask);
+            let adaptive = pass!(self.adaptive.as_ref().map(AdaptiveLimit::borrowed).try_enter(&ask), ask);
+            let from = ask.at;
+            ask.deadline = self.until(&ask);
+            let outcome = by(&self.env, ask.deadline, work(ask)).await;
+            let verdict = outcome.as_ref().map_or(Verdict::Fault, |outcome| classify.classify(outcome));
+            let over = self.env.now();
+            let span = Span { from, to: over };
+            adaptive.settle(&verdict, span);
+            bulkhead.settle(&verdict, span);
+            rate.settle(&verdict, span);
+            breaker.settle(&verdict, span);
+            throttle.settle(&verdict, span);
+            let outcome = outcome.map_or(Err(Failure::TimedOut), |outcome| outcome.map_err(Failure::Failed));
+            Judged { outcome, verdict, over }
         }
     }
 
     /// Until when an attempt that begins now may take.
+    #[inline]
     fn until(&self, ask: &Ask) -> Option<Tick> {
         let timeout = self.timeout.map(|timeout| ask.at + timeout);
-        [ask.deadline, timeout].into_iter().flatten().min()
+        match (ask.deadline, timeout) {
+            (Some(deadline), Some(timeout)) => Some(deadline.min(timeout)),
+            (deadline, timeout) => deadline.or(timeout),
+        }
     }
 }
 

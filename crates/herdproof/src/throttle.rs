@@ -37,12 +37,12 @@
 //! as [`Verdict::Ignored`], is taken back. Anything but [`Verdict::Overload`] counts as accepted: an origin that answers with
 //! an error is not helped by being asked less, and there is the [`breaker`](crate::breaker) for that.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
     window::{ALL, SOME, Scale, Sum, Window},
 };
 
@@ -134,13 +134,18 @@ impl ThrottleBuilder {
 
 impl Rules {
     /// The probability of refusing a request, given those of a window, or of the time since the beginning.
+    #[inline]
     fn chance(&self, k: f64, Sum { all: requests, some: accepts }: Sum, seen: Duration) -> f64 {
-        let seen = seen.min(self.window).max(Duration::from_secs(1));
         let (requests, accepts) = (requests as f64, accepts as f64);
+        let in_vain = requests - k * accepts;
+        if in_vain <= 0.0 {
+            return 0.0;
+        }
+        let seen = seen.min(self.window).max(Duration::from_secs(1));
         if requests < self.least_rate * seen.as_secs_f64() {
             return 0.0;
         }
-        ((requests - k * accepts) / (requests + 1.0)).clamp(0.0, self.most)
+        (in_vain / (requests + 1.0)).min(self.most)
     }
 }
 
@@ -156,18 +161,45 @@ impl Throttle {
         ThrottleBuilder { env: env.clone(), rules }
     }
 
+    /// The same gate with permits that borrow it.
+    #[inline]
+    pub fn borrowed(&self) -> Borrowed<'_, Throttle> {
+        Borrowed(self)
+    }
+
     /// How probably a request of this priority is refused at this time.
+    #[inline]
     pub fn chance_of_refusal(&self, priority: Priority, now: Tick) -> f64 {
-        let Inner { rules, scale, born, requests, .. } = &*self.0;
-        rules.chance(rules.k[priority as usize], requests.0.sum(*scale, now), now - *born)
+        self.0.chance(priority, now)
+    }
+}
+
+impl Inner {
+    /// Counts a request; when, if it may be sent.
+    #[inline]
+    fn enter(&self, ask: &Ask) -> Result<Tick, Refusal> {
+        let chance = self.chance(ask.priority, ask.at);
+        // Counted whether or not it is sent: what is wanted is measured against what is accepted.
+        self.requests.0.add(self.scale, ask.at, ALL);
+        if chance > 0.0 && self.rng.chance(chance) {
+            self.env.tell(&Event::Refusal);
+            return Err(Refusal::new(Why::Throttled));
+        }
+        Ok(ask.at)
+    }
+
+    #[inline]
+    fn chance(&self, priority: Priority, now: Tick) -> f64 {
+        let requests = self.requests.0.sum(self.scale, now);
+        self.rules.chance(self.rules.k[priority as usize], requests, now - self.born)
     }
 }
 
 /// The right to send one request; see [`Throttle`].
 #[derive(Debug)]
 #[must_use]
-pub struct Sent {
-    throttle: Throttle,
+pub struct Sent<T: Borrow<Throttle> = Throttle> {
+    throttle: T,
     /// When it was counted; `None` once it is settled.
     at: Option<Tick>,
 }
@@ -175,22 +207,25 @@ pub struct Sent {
 impl Gate for Throttle {
     type Permit = Sent;
 
+    #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<Sent, Refusal> {
-        let Inner { scale, rng, env, requests, .. } = &*self.0;
-        let chance = self.chance_of_refusal(ask.priority, ask.at);
-        // Counted whether or not it is sent: what is wanted is measured against what is accepted.
-        requests.0.add(*scale, ask.at, ALL);
-        if chance > 0.0 && rng.chance(chance) {
-            env.tell(&Event::Refusal);
-            return Err(Refusal::new(Why::Throttled));
-        }
-        Ok(Sent { throttle: self.clone(), at: Some(ask.at) })
+        self.0.enter(ask).map(|at| Sent { throttle: self.clone(), at: Some(at) })
     }
 }
 
-impl Permit for Sent {
+impl<'a> Gate for Borrowed<'a, Throttle> {
+    type Permit = Sent<&'a Throttle>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+        self.0.0.enter(ask).map(|at| Sent { throttle: self.0, at: Some(at) })
+    }
+}
+
+impl<T: Borrow<Throttle> + Send> Permit for Sent<T> {
+    #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
-        let Inner { scale, requests, .. } = &*self.throttle.0;
+        let Inner { scale, requests, .. } = &*self.throttle.borrow().0;
         match verdict {
             Verdict::Ok | Verdict::Fault | Verdict::Final => requests.0.add(*scale, span.to, SOME),
             Verdict::Overload { .. } => {}
@@ -200,10 +235,11 @@ impl Permit for Sent {
     }
 }
 
-impl Drop for Sent {
+impl<T: Borrow<Throttle>> Drop for Sent<T> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            let Inner { scale, requests, .. } = &*self.throttle.0;
+            let Inner { scale, requests, .. } = &*self.throttle.borrow().0;
             requests.0.take_back(*scale, at);
         }
     }

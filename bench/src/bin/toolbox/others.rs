@@ -47,12 +47,12 @@ fn go(gate: &impl Gate, clock: impl Clock) -> bool {
 
 pub(crate) fn adaptive<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
     let limit = AdaptiveLimit::new(env);
-    move || go(&limit, clock)
+    move || go(&limit.borrowed(), clock)
 }
 
 pub(crate) fn throttle<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
     let throttle = Throttle::new(env);
-    move || go(&throttle, clock)
+    move || go(&throttle.borrowed(), clock)
 }
 
 pub(crate) fn congestion_aimd() -> impl AsyncFn() -> bool {

@@ -52,6 +52,12 @@ pub(crate) fn herdproof<C: Clock>(all: All, env: &Env, clock: C) -> impl Fn() ->
     if all == All::Refused {
         assert!(go(&limit, clock), "the first gets in");
     }
+    move || go(&limit.borrowed(), clock)
+}
+
+/// With permits that keep the limit alive.
+pub(crate) fn herdproof_owned<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
+    let limit = RateLimit::new(env, ours(All::LetIn));
     move || go(&limit, clock)
 }
 
@@ -68,7 +74,14 @@ fn governor_by<C: clock::Clock>(all: All, clock: C) -> impl Fn() -> bool {
     if all == All::Refused {
         assert!(limit.check().is_ok(), "the first gets in");
     }
-    move || limit.check().is_ok()
+    // Who is refused is told when to come back, as it is by ours.
+    move || match limit.check() {
+        Ok(()) => true,
+        Err(refusal) => {
+            std::hint::black_box(refusal.earliest_possible());
+            false
+        }
+    }
 }
 
 pub(crate) fn leaky_bucket(all: All) -> impl Fn() -> bool {
@@ -95,7 +108,7 @@ pub(crate) fn tower() -> impl AsyncFnMut() -> bool {
 
 pub(crate) fn herdproof_keyed<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
     let limits: KeyedRate<u64> = KeyedRate::new(env, ours(All::LetIn));
-    move || go(&limits.of(&any_key()), clock)
+    move || go(&limits.of(&any_key()).borrowed(), clock)
 }
 
 pub(crate) fn governor_keyed() -> impl Fn() -> bool {

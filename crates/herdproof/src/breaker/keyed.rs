@@ -146,7 +146,9 @@ where
 
     fn try_enter(&self, ask: &Ask) -> Result<KeyedPass<K>, Refusal> {
         let Inner { rules, env, rng, keys, returns, ramp_time, .. } = &*self.breakers.0;
+        let hash = keys.hash(self.key);
         let (entry, word, opened) = keys.with(
+            hash,
             self.key,
             ask.at,
             || Small::new(ask.at),
@@ -166,7 +168,7 @@ where
             env.tell(&Event::Trip);
         }
         match entry {
-            Entry::In => Ok(KeyedPass { breakers: self.breakers.clone(), hash: keys.hash(self.key), word }),
+            Entry::In => Ok(KeyedPass { breakers: self.breakers.clone(), hash, word }),
             Entry::Held => Err(Refusal::new(Why::Tripped)),
             Entry::Refused { until } => {
                 env.tell(&Event::Refusal);

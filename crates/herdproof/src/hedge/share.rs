@@ -17,6 +17,7 @@ impl Share {
         Share { counts: AtomicU64::new(0), memory: u64::from(memory) }
     }
 
+    #[inline]
     pub(super) fn add(&self, failed: bool) {
         let counts = self.counts.fetch_add(ONE + u64::from(failed), Ordering::Relaxed) + ONE + u64::from(failed);
         if counts >> 32 >= self.memory {

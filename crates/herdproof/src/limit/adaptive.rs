@@ -5,6 +5,7 @@
 //! once per window, on whichever call ends it.
 
 use std::{
+    borrow::Borrow,
     fmt,
     sync::{
         Arc,
@@ -19,7 +20,7 @@ use super::law::{Knee, Law, Window};
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
 };
 
 /// A window is at least this long ...
@@ -90,8 +91,8 @@ struct Ruling {
 
 /// The right to be under way.
 #[must_use = "dropping it gives it back"]
-pub struct AdaptivePermit {
-    limit: Arc<Inner>,
+pub struct AdaptivePermit<L: Borrow<AdaptiveLimit> = AdaptiveLimit> {
+    limit: L,
     /// When it was let in; `Tick::MAX` once it is settled.
     from: Tick,
 }
@@ -144,6 +145,12 @@ impl AdaptiveLimit {
         AdaptiveBuilder { env: env.clone(), initial: 20, min: 2, max: 1_000, law: Box::new(Knee::default()) }
     }
 
+    /// The same gate with permits that borrow it.
+    #[inline]
+    pub fn borrowed(&self) -> Borrowed<'_, AdaptiveLimit> {
+        Borrowed(self)
+    }
+
     /// How many may be under way at present.
     pub fn limit(&self) -> u32 {
         self.0.limit.load(Relaxed)
@@ -157,16 +164,48 @@ impl AdaptiveLimit {
 
 impl Inner {
     #[inline]
-    fn enter(&self) -> bool {
+    fn enter(&self) -> Result<(), Refusal> {
         let limit = self.limit.load(Relaxed);
         let mut in_flight = self.in_flight.load(Relaxed);
         while in_flight < limit {
             match self.in_flight.compare_exchange_weak(in_flight, in_flight + 1, Relaxed, Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => return Ok(()),
                 Err(other) => in_flight = other,
             }
         }
-        false
+        Err(self.refuse())
+    }
+
+    #[cold]
+    fn refuse(&self) -> Refusal {
+        self.sight.refused.fetch_add(1, Relaxed);
+        self.env.tell(&Event::Refusal);
+        Refusal::new(Why::Concurrency)
+    }
+
+    /// One that was let in at this time is over.
+    #[inline]
+    fn leave(&self, verdict: &Verdict, span: Span) {
+        let in_flight = self.in_flight.fetch_sub(1, Relaxed);
+        match verdict {
+            // A request that was at fault itself has had its answer, in the time that it takes.
+            Verdict::Ok | Verdict::Final => self.sight.success(span.took(), in_flight),
+            Verdict::Overload { .. } => {
+                self.sight.drops.fetch_add(1, Relaxed);
+            }
+            Verdict::Fault => self.sight.failure(span.took()),
+            Verdict::Ignored => {}
+        }
+        self.look(span.to);
+    }
+
+    /// Cancelled: nothing is known of how long it would have taken, but that it took longer than this.
+    #[cold]
+    fn cancel(&self, from: Tick) {
+        self.in_flight.fetch_sub(1, Relaxed);
+        let now = self.env.now();
+        self.sight.failure(now - from);
+        self.look(now);
     }
 
     /// Ends the window if it is due, and lets the law move the limit.
@@ -276,42 +315,32 @@ impl Gate for AdaptiveLimit {
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
-        if self.0.enter() {
-            return Ok(AdaptivePermit { limit: Arc::clone(&self.0), from: ask.at });
-        }
-        self.0.sight.refused.fetch_add(1, Relaxed);
-        self.0.env.tell(&Event::Refusal);
-        Err(Refusal::new(Why::Concurrency))
+        self.0.enter().map(|()| AdaptivePermit { limit: self.clone(), from: ask.at })
     }
 }
 
-impl Permit for AdaptivePermit {
+impl<'a> Gate for Borrowed<'a, AdaptiveLimit> {
+    type Permit = AdaptivePermit<&'a AdaptiveLimit>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+        self.0.0.enter().map(|()| AdaptivePermit { limit: self.0, from: ask.at })
+    }
+}
+
+impl<L: Borrow<AdaptiveLimit> + Send> Permit for AdaptivePermit<L> {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
-        let in_flight = self.limit.in_flight.fetch_sub(1, Relaxed);
         self.from = Tick::MAX;
-        let sight = &self.limit.sight;
-        match verdict {
-            // A request that was at fault itself has had its answer, in the time that it takes.
-            Verdict::Ok | Verdict::Final => sight.success(span.took(), in_flight),
-            Verdict::Overload { .. } => {
-                sight.drops.fetch_add(1, Relaxed);
-            }
-            Verdict::Fault => sight.failure(span.took()),
-            Verdict::Ignored => {}
-        }
-        self.limit.look(span.to);
+        self.limit.borrow().0.leave(verdict, span);
     }
 }
 
-impl Drop for AdaptivePermit {
-    /// Cancelled: nothing is known of how long it would have taken, but that it took longer than this.
+impl<L: Borrow<AdaptiveLimit>> Drop for AdaptivePermit<L> {
+    #[inline]
     fn drop(&mut self) {
         if self.from < Tick::MAX {
-            self.limit.in_flight.fetch_sub(1, Relaxed);
-            let now = self.limit.env.now();
-            self.limit.sight.failure(now - self.from);
-            self.limit.look(now);
+            self.limit.borrow().0.cancel(self.from);
         }
     }
 }
@@ -334,7 +363,7 @@ impl fmt::Debug for AdaptiveBuilder {
     }
 }
 
-impl fmt::Debug for AdaptivePermit {
+impl<L: Borrow<AdaptiveLimit>> fmt::Debug for AdaptivePermit<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdaptivePermit").field("from", &self.from).finish_non_exhaustive()
     }

@@ -4,7 +4,7 @@
 //! somebody new comes. The number of keys is bounded, so that whoever invents keys fills no memory; at the bound the key that
 //! would have been forgotten first goes, and begins anew with its burst whole.
 
-use std::{borrow::Borrow, fmt, hash::Hash, sync::Arc};
+use std::{borrow::Borrow, fmt, future::Future, hash::Hash, marker::PhantomData, sync::Arc};
 
 use super::{
     gcra::{Gcra, Slot, until},
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
     keyed::{Fades, Keyed},
 };
 
@@ -58,17 +58,18 @@ impl Fades for State {
 
 /// The gate of one key, from [`KeyedRate::of`].
 pub struct OfKey<'a, K, Q: ?Sized> {
-    limits: &'a Arc<Inner<K>>,
+    limits: &'a KeyedRate<K>,
     key: &'a Q,
 }
 
 /// The right to go at a slot of one key.
 #[must_use = "dropping it gives it back"]
-pub struct KeyedPermit<K: Hash + Eq> {
-    limits: Arc<Inner<K>>,
+pub struct KeyedPermit<K: Hash + Eq, L: Borrow<KeyedRate<K>> = KeyedRate<K>> {
+    limits: L,
     hash: u64,
     /// What was taken; nothing if its cost is zero.
     slot: Slot,
+    keys: PhantomData<fn(K)>,
 }
 
 impl<K: Hash + Eq> KeyedRate<K> {
@@ -94,7 +95,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
     where
         K: Borrow<Q>,
     {
-        OfKey { limits: &self.0, key }
+        OfKey { limits: self, key }
     }
 
     /// How many keys are kept at present.
@@ -108,16 +109,26 @@ impl<K: Hash + Eq> KeyedRate<K> {
     }
 }
 
+impl<'a, K, Q: ?Sized> OfKey<'a, K, Q> {
+    /// The same gate with permits that borrow the limits.
+    #[inline]
+    pub fn borrowed(&self) -> Borrowed<'_, OfKey<'a, K, Q>> {
+        Borrowed(self)
+    }
+}
+
 impl<K, Q> OfKey<'_, K, Q>
 where
     K: Borrow<Q> + Hash + Eq,
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
 {
+    /// Takes the next slot if it is not later than `latest`; gives it with the hash of its key.
     #[inline]
-    fn take(&self, ask: &Ask, latest: u64, why: Why) -> Result<KeyedPermit<K>, Refusal> {
-        let Inner { env, rng, gcra, states } = &**self.limits;
+    fn take(&self, ask: &Ask, latest: u64, why: Why) -> Result<(u64, Slot), Refusal> {
+        let Inner { env, rng, gcra, states } = &*self.limits.0;
         let now = ask.at.as_nanos();
-        let taken = states.with(self.key, ask.at, State::default, |state| {
+        let hash = states.hash(self.key);
+        let taken = states.with(hash, self.key, ask.at, State::default, |state| {
             let slot = gcra.slot(state.tat, now, ask.cost).ok_or(None)?;
             if slot.at > latest {
                 let promise = gcra.promise(slot, state.promised, |below| rng.below(below));
@@ -128,7 +139,7 @@ where
             Ok(slot)
         });
         match taken {
-            Ok(slot) => Ok(KeyedPermit { limits: Arc::clone(self.limits), hash: states.hash(self.key), slot }),
+            Ok(slot) => Ok((hash, slot)),
             Err(told) => {
                 env.tell(&Event::Refusal);
                 let refusal = Refusal::new(why);
@@ -136,6 +147,31 @@ where
             }
         }
     }
+
+    #[inline]
+    fn at_once(&self, ask: &Ask) -> Result<(u64, Slot), Refusal> {
+        self.take(ask, ask.at.as_nanos(), Why::Rate)
+    }
+
+    #[inline]
+    fn in_time(&self, ask: &Ask) -> Result<(u64, Slot), Refusal> {
+        let (latest, why) = latest(ask, self.limits.0.gcra.max_wait);
+        self.take(ask, latest, why)
+    }
+}
+
+/// Waits for the permit's slot. Whoever leaves meanwhile drops the permit.
+async fn wait<K: Hash + Eq, L: Borrow<KeyedRate<K>>>(
+    permit: Result<KeyedPermit<K, L>, Refusal>,
+    ask: &mut Ask,
+) -> Result<KeyedPermit<K, L>, Refusal> {
+    if let Ok(permit) = &permit {
+        let at = Tick::from_nanos(permit.slot.at);
+        if at > ask.at {
+            ask.at = permit.limits.borrow().0.env.sleep_until(at).await;
+        }
+    }
+    permit
 }
 
 impl<K, Q> Gate for OfKey<'_, K, Q>
@@ -147,28 +183,39 @@ where
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<KeyedPermit<K>, Refusal> {
-        self.take(ask, ask.at.as_nanos(), Why::Rate)
+        self.at_once(ask).map(|taken| KeyedPermit::new(self.limits.clone(), taken))
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<KeyedPermit<K>, Refusal> {
-        let (latest, why) = latest(ask, self.limits.gcra.max_wait);
-        let permit = self.take(ask, latest, why)?;
-        let at = Tick::from_nanos(permit.slot.at);
-        if at > ask.at {
-            ask.at = self.limits.env.sleep_until(at).await;
-        }
-        Ok(permit)
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<KeyedPermit<K>, Refusal>> + Send {
+        wait(self.in_time(ask).map(|taken| KeyedPermit::new(self.limits.clone(), taken)), ask)
     }
 }
 
-impl<K: Hash + Eq + Send + Sync> Permit for KeyedPermit<K> {
+impl<'a, K, Q> Gate for Borrowed<'_, OfKey<'a, K, Q>>
+where
+    K: Borrow<Q> + Hash + Eq + Send + Sync,
+    Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
+{
+    type Permit = KeyedPermit<K, &'a KeyedRate<K>>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+        self.0.at_once(ask).map(|taken| KeyedPermit::new(self.0.limits, taken))
+    }
+
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
+        wait(self.0.in_time(ask).map(|taken| KeyedPermit::new(self.0.limits, taken)), ask)
+    }
+}
+
+impl<K: Hash + Eq + Send + Sync, L: Borrow<KeyedRate<K>> + Send> Permit for KeyedPermit<K, L> {
     #[inline]
     fn settle(mut self, _: &Verdict, _: Span) {
         self.slot.cost = 0;
     }
 }
 
-impl<K: Hash + Eq> Drop for KeyedPermit<K> {
+impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> Drop for KeyedPermit<K, L> {
     #[inline]
     fn drop(&mut self) {
         if self.slot.cost > 0 {
@@ -177,12 +224,17 @@ impl<K: Hash + Eq> Drop for KeyedPermit<K> {
     }
 }
 
-impl<K: Hash + Eq> KeyedPermit<K> {
+impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> KeyedPermit<K, L> {
+    #[inline]
+    fn new(limits: L, (hash, slot): (u64, Slot)) -> KeyedPermit<K, L> {
+        KeyedPermit { limits, hash, slot, keys: PhantomData }
+    }
+
     /// As with a single limit, only if nobody came after. The key may be forgotten by now; then there is nothing to do.
     #[cold]
     fn give_back(&mut self) {
         let Slot { tat, cost, .. } = self.slot;
-        self.limits.states.with_known(self.hash, |state| {
+        self.limits.borrow().0.states.with_known(self.hash, |state| {
             if state.tat == tat {
                 state.tat -= cost;
             }
@@ -204,11 +256,11 @@ impl<K> fmt::Debug for KeyedRate<K> {
 
 impl<K, Q: ?Sized> fmt::Debug for OfKey<'_, K, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfKey").field("gcra", &self.limits.gcra).finish_non_exhaustive()
+        f.debug_struct("OfKey").field("gcra", &self.limits.0.gcra).finish_non_exhaustive()
     }
 }
 
-impl<K: Hash + Eq> fmt::Debug for KeyedPermit<K> {
+impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> fmt::Debug for KeyedPermit<K, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedPermit").field("slot", &self.slot).finish_non_exhaustive()
     }

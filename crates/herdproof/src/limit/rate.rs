@@ -13,7 +13,9 @@
 //! reserved behind it the slot stays empty: moving everybody up would mean waking everybody.
 
 use std::{
+    borrow::Borrow,
     fmt,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -25,7 +27,7 @@ use super::gcra::{Gcra, Slot, until};
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
 };
 
 /// How many in how much time, and how many of them at once.
@@ -75,8 +77,8 @@ struct Inner {
 
 /// The right to go at a [`RateLimit`]'s slot.
 #[must_use = "dropping it gives it back"]
-pub struct RatePermit {
-    limit: Arc<Inner>,
+pub struct RatePermit<L: Borrow<RateLimit> = RateLimit> {
+    limit: L,
     /// What was taken; nothing if its cost is zero.
     slot: Slot,
 }
@@ -132,6 +134,18 @@ impl RateLimit {
             promised: AtomicU64::new(0),
         }))
     }
+
+    /// As [`enter`](Gate::enter), but the caller waits, until [`RatePermit::at`].
+    #[inline]
+    pub(crate) fn reserve(&self, ask: &Ask) -> Result<RatePermit<&RateLimit>, Refusal> {
+        self.0.in_time(ask).map(|slot| RatePermit { limit: self, slot })
+    }
+
+    /// The same gate with permits that borrow it.
+    #[inline]
+    pub fn borrowed(&self) -> Borrowed<'_, RateLimit> {
+        Borrowed(self)
+    }
 }
 
 impl Inner {
@@ -159,6 +173,10 @@ impl Inner {
         let mut promised = self.promised.load(Relaxed);
         let told = loop {
             let promise = self.gcra.promise(slot, promised, |below| self.rng.below(below));
+            // A time that was drawn is promised to nobody else.
+            if promise.promised == promised {
+                break promise.told;
+            }
             match self.promised.compare_exchange_weak(promised, promise.promised, Relaxed, Relaxed) {
                 Ok(_) => break promise.told,
                 Err(other) => promised = other,
@@ -178,43 +196,84 @@ pub(super) fn latest(ask: &Ask, max_wait: u64) -> (u64, Why) {
     }
 }
 
+impl Inner {
+    /// A slot that is due.
+    #[inline]
+    fn at_once(&self, ask: &Ask) -> Result<Slot, Refusal> {
+        self.take(ask, ask.at.as_nanos()).map_err(|slot| self.refuse(Why::Rate, ask, slot))
+    }
+
+    /// A slot that is worth waiting for.
+    #[inline]
+    fn in_time(&self, ask: &Ask) -> Result<Slot, Refusal> {
+        let (latest, why) = latest(ask, self.gcra.max_wait);
+        self.take(ask, latest).map_err(|slot| self.refuse(why, ask, slot))
+    }
+}
+
+/// Waits for the permit's slot. Whoever leaves meanwhile drops the permit.
+#[inline]
+async fn wait<L: Borrow<RateLimit>>(
+    permit: Result<RatePermit<L>, Refusal>,
+    ask: &mut Ask,
+) -> Result<RatePermit<L>, Refusal> {
+    if let Ok(permit) = &permit
+        && permit.at() > ask.at
+    {
+        ask.at = permit.limit.borrow().0.env.sleep_until(permit.at()).await;
+    }
+    permit
+}
+
+impl<L: Borrow<RateLimit>> RatePermit<L> {
+    /// When to go; in the past if now is fine.
+    #[inline]
+    pub(crate) fn at(&self) -> Tick {
+        Tick::from_nanos(self.slot.at)
+    }
+}
+
 impl Gate for RateLimit {
     type Permit = RatePermit;
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
-        match self.0.take(ask, ask.at.as_nanos()) {
-            Ok(slot) => Ok(RatePermit { limit: Arc::clone(&self.0), slot }),
-            Err(slot) => Err(self.0.refuse(Why::Rate, ask, slot)),
-        }
+        self.0.at_once(ask).map(|slot| RatePermit { limit: self.clone(), slot })
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<RatePermit, Refusal> {
-        let (latest, why) = latest(ask, self.0.gcra.max_wait);
-        let slot = self.0.take(ask, latest).map_err(|slot| self.0.refuse(why, ask, slot))?;
-        let permit = RatePermit { limit: Arc::clone(&self.0), slot };
-        let at = Tick::from_nanos(slot.at);
-        if at > ask.at {
-            ask.at = self.0.env.sleep_until(at).await;
-        }
-        Ok(permit)
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<RatePermit, Refusal>> + Send {
+        wait(self.0.in_time(ask).map(|slot| RatePermit { limit: self.clone(), slot }), ask)
     }
 }
 
-impl Permit for RatePermit {
+impl<'a> Gate for Borrowed<'a, RateLimit> {
+    type Permit = RatePermit<&'a RateLimit>;
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+        let limit = self.0;
+        limit.0.at_once(ask).map(|slot| RatePermit { limit, slot })
+    }
+
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
+        wait(self.0.reserve(ask), ask)
+    }
+}
+
+impl<L: Borrow<RateLimit> + Send> Permit for RatePermit<L> {
     #[inline]
     fn settle(mut self, _: &Verdict, _: Span) {
         self.slot.cost = 0;
     }
 }
 
-impl Drop for RatePermit {
+impl<L: Borrow<RateLimit>> Drop for RatePermit<L> {
     #[inline]
     fn drop(&mut self) {
         let Slot { tat, cost, .. } = self.slot;
         if cost > 0 {
             // Only the last one can be given back; if somebody came after, this fails and the slot stays empty.
-            let _ = self.limit.tat.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
+            let _ = self.limit.borrow().0.tat.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
         }
     }
 }
@@ -225,7 +284,7 @@ impl fmt::Debug for RateLimit {
     }
 }
 
-impl fmt::Debug for RatePermit {
+impl<L: Borrow<RateLimit>> fmt::Debug for RatePermit<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RatePermit").field("slot", &self.slot).finish_non_exhaustive()
     }

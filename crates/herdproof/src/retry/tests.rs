@@ -2,11 +2,11 @@
 
 use std::{
     cell::RefCell,
-    future::{pending, ready},
+    future::{pending, poll_fn, ready},
+    pin::pin,
     rc::Rc,
     sync::atomic::AtomicU32,
     sync::atomic::Ordering,
-    task::Context,
 };
 
 use parking_lot::Mutex;
