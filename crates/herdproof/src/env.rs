@@ -22,6 +22,8 @@
 //! ```
 
 mod clock;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod counter;
 mod rng;
 #[cfg(feature = "sim")]
 pub mod sim;
