@@ -165,6 +165,15 @@ impl Env {
         self.start(future, Some(name.into()), Location::caller())
     }
 
+    /// Whether a task can be started here.
+    pub(crate) fn can_spawn(&self) -> bool {
+        match &*self.inner {
+            Inner::System(system) => system.has_runtime(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => true,
+        }
+    }
+
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "tokio's tasks have no names"))]
     #[track_caller]
     fn start<F>(&self, future: F, name: Option<Box<str>>, place: &'static Location<'static>) -> Task<F::Output>
