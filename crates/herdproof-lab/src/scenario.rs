@@ -10,6 +10,7 @@ mod cron;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
+mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
@@ -23,6 +24,8 @@ mod shed_and_return;
 mod slow_leader;
 mod throttle;
 mod token_refresh;
+#[cfg(test)]
+mod unseen_plants;
 
 use std::{error::Error, fmt};
 
