@@ -24,7 +24,6 @@ mod shed_and_return;
 mod slow_leader;
 mod throttle;
 mod token_refresh;
-#[cfg(test)]
 mod unseen_plants;
 
 use std::{error::Error, fmt};
@@ -70,6 +69,7 @@ const CATALOGUE: &[Scenario] = &[
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
+    unseen_plants::SCENARIO,
     hedging::SCENARIO,
     hot_key::SCENARIO,
     shared_failure::SCENARIO,
