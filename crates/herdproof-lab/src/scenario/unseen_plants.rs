@@ -18,8 +18,8 @@
 //! changed after that but the checks below, which state what came out:
 //!
 //! - Geometric mean: passed. 111 good answers a second; the best other law (Gradient2) has 93, who knows the plants 152.
-//! - Every plant: missed. 18 of 20 have their 0.95; two have 0.86 (1006) and 0.73 (1010). On one of the 18 (1004) every law
-//!   has nothing: the origin is lost to work for callers who left before a law has seen its first window.
+//! - Every plant: missed. 18 of 20 have their 0.95; two have 0.86 (1006) and 0.73 (1010). On one of the 18 (1004) no law has
+//!   anything, and who knows the plant has 78.
 //!
 //! A run takes four of the held out plants, so five seeds show them all.
 
