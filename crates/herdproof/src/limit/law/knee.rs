@@ -5,7 +5,7 @@ use super::{Law, Window};
 /// A call in a hundred may be refused by chance; more than this share is overload.
 const DROPS: f64 = 0.05;
 /// Some calls are longer than callers wait in any case; more than this share is collapse. Of an origin whose times are
-/// exponential with a mean of 0.4 s, 8 % take longer than a second: a window of 25 calls shows 30 % of that by chance.
+/// exponential with a mean of 0.4 s, 8 % take longer than a second, and now and then 7 in a window of 25 do by chance.
 const TIMEOUTS: f64 = 0.35;
 /// What the limit is multiplied by then.
 const CUT: f64 = 0.7;
