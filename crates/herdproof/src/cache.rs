@@ -624,3 +624,6 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;

@@ -75,16 +75,21 @@ mod tests {
     };
 
     use super::*;
-    use crate::cache::Policy;
+    use crate::cache::{Keep, Policy};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
     type Threads = Cache<String, u32, String>;
 
-    /// A cache whose entries are stale as soon as they are there.
+    /// A cache with a stale one in it.
     fn stale(env: &Env) -> Threads {
-        let cache = Cache::builder(env).policy(Policy::strict(Duration::ZERO).grace(HOUR)).build();
-        cache.set("key".into(), 1);
+        let cache = Cache::builder(env).policy(Policy::strict(HOUR).grace(HOUR)).build();
+        cache.set_with("key".into(), 1, &Keep::ttl(Duration::ZERO));
+        // Until the coarse clock has seen it too.
+        let set = env.now();
+        while env.coarse() <= set {
+            thread::yield_now();
+        }
         cache
     }
 
@@ -134,10 +139,7 @@ mod tests {
 
     #[test]
     fn without_a_runtime_one_thread_refreshes_in_place_and_has_what_it_loaded_while_others_take_what_is_stale() {
-        let env = Env::system();
-        let policy = Policy::strict(HOUR).grace(HOUR);
-        let cache: Threads = Cache::builder(&env).policy(policy).build();
-        cache.set_with("key".into(), 1, &crate::cache::Keep::ttl(Duration::ZERO));
+        let cache = stale(&Env::system());
         let (load, has_begun, end) = held(2);
         thread::scope(|scope| {
             let refreshing = scope.spawn(|| (cache.get_blocking("key", load).unwrap(), thread::current().id()));

@@ -62,7 +62,8 @@ where
     E: Send + Sync + 'static,
 {
     /// Loads those of the keys that are not there, `at_once` of them at a time at most, and as the cache's limit lets them:
-    /// they come after everybody who waits for an answer. What the limit refuses is tried again when it says.
+    /// they come after everybody who waits for an answer. What the limit refuses is tried again when it says. Let `at_once`
+    /// be smaller than the limit's line is long: if the line is full of them, others are refused.
     ///
     /// Nothing is begun before this is awaited, and nothing more once it is dropped.
     ///
@@ -207,10 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn priming_comes_after_those_who_wait_and_comes_back_when_it_is_refused() {
+    fn priming_comes_after_those_who_wait() {
         let mut sim = Sim::new(1);
         let (env, origin) = (sim.env(), Origin::default());
-        let limit = Bulkhead::new(&env, 2).max_waiting(2);
+        let limit = Bulkhead::new(&env, 2).max_waiting(10);
         let cache: Cache<u32, u32, String> = Cache::builder(&env).load_limit(limit).build();
         let priming = {
             let (env, origin, cache) = (env.clone(), origin.clone(), cache.clone());
@@ -222,6 +223,18 @@ mod tests {
         assert!(env.now() <= Tick::ZERO + 20 * MS, "ahead of those that were in line: {:?}", env.now());
         assert_eq!(sim.run(priming).unwrap(), Primed { loaded: 27, there: 0, failed: 3 });
         assert_eq!(origin.most.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn priming_that_is_refused_comes_back() {
+        let mut sim = Sim::new(1);
+        let (env, origin) = (sim.env(), Origin::default());
+        let limit = Bulkhead::new(&env, 2).max_waiting(1);
+        let cache: Cache<u32, u32, String> = Cache::builder(&env).load_limit(limit).build();
+        let (clock, asked) = (env.clone(), origin.clone());
+        let primed = sim.run(async move { cache.prime(0..30, 6, |key| asked.load(&clock, key)).await });
+        assert_eq!(primed, Primed { loaded: 27, there: 0, failed: 3 });
+        assert_eq!((origin.loads.load(Relaxed), origin.most.load(Relaxed)), (30, 2));
     }
 
     #[test]

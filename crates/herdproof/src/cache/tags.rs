@@ -4,16 +4,12 @@
 //! that finds it stale. So that a tag of a hundred thousand keys does not become a hundred thousand loads at once, each key
 //! gets its own instant within the time that was asked for.
 
-use std::{
-    collections::HashMap,
-    hash::BuildHasher,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
+use std::{collections::HashMap, hash::BuildHasher, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use crate::{
+    env::{Env, MapHasher, Tick, nanos},
+    sync::{AtomicU64, RwLock},
 };
-
-use parking_lot::RwLock;
-
-use crate::env::{Env, MapHasher, Tick, nanos};
 
 /// Expired tags that are remembered without looking whether anybody can still need them.
 const KEPT: usize = 1_000;
