@@ -4,15 +4,12 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, io, time::Duration};
 
-use herdproof::{
-    Cache, Env,
-    cache::{AnyError, Policy},
-};
+use herdproof::{Cache, Env, cache::Policy};
 
 /// What takes long: a query, a remote call, a page to be rendered.
-async fn render(env: Env) -> Result<String, AnyError> {
+async fn render(env: Env) -> io::Result<String> {
     env.sleep(Duration::from_millis(50)).await;
     Ok("<h1>front page</h1>".into())
 }
@@ -22,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let env = Env::system();
     // Fresh for a fifth of a second; then served stale for up to a minute while one caller's load brings it up to date.
     let policy = Policy::new(Duration::from_millis(200)).grace(Duration::from_secs(60));
-    let pages: Cache<String, String> = Cache::builder(&env).policy(policy).build();
+    let pages: Cache<String, String, io::Error> = Cache::builder(&env).policy(policy).build();
 
     for round in ["cold", "fresh", "expired"] {
         let crowd: Vec<_> = (0..1_000).map(|_| pages.get("/", || render(env.clone()))).collect();

@@ -19,6 +19,7 @@ use herdproof::{
 };
 
 const BUYERS: u32 = 20_000;
+const SECOND: Duration = Duration::from_secs(1);
 const SALE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,10 +55,9 @@ async fn look(env: Env, cache: Cache<Key, u32>, key: Key, seen: Arc<Seen>) {
 fn main() {
     let mut sim = Sim::new(1);
     let env = sim.env();
-    let second = Duration::from_secs(1);
     let cache: Cache<Key, u32> = Cache::builder(&env)
-        .policy(Policy::new(second).grace(60 * second))
-        .policies(|key| (*key == Key::Stock).then(|| Policy::strict(second / 2)))
+        .policy(Policy::new(SECOND).grace(60 * SECOND))
+        .policies(|key| (*key == Key::Stock).then(|| Policy::strict(SECOND / 2)))
         .build();
     let [stock, description]: [Arc<Seen>; 2] = Default::default();
     let rng = env.rng("buyers");
@@ -71,7 +71,7 @@ fn main() {
         })
         .detach();
     }
-    sim.run_until(env.now() + SALE + second);
+    sim.run_until(env.now() + SALE + SECOND);
     println!("{BUYERS} buyers in {} s, a query takes 80 ms", SALE.as_secs());
     for (name, seen) in [("stock", stock), ("description", description)] {
         let Seen { queries, stale, oldest_ms, longest_ms } = &*seen;

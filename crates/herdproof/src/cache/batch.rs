@@ -199,7 +199,9 @@ where
         let (ran, span) = match ran {
             Ok(ran) => ran,
             Err(panic) => {
-                parts.into_iter().for_each(|part| part.ticket.land(Loaded::Panicked(Arc::clone(&panic))));
+                for Part { ticket, .. } in parts {
+                    ticket.land(Loaded::Panicked(Arc::clone(&panic)));
+                }
                 return;
             }
         };

@@ -188,8 +188,9 @@ fn resolve<V, E>(
         Ok(Landed { value: Loaded::Failed(error), .. }) => GetError::Load(error),
         Ok(Landed { value: Loaded::TimedOut, .. }) => GetError::TimedOut,
         Ok(Landed { value: Loaded::Refused(refusal), .. }) => GetError::Refused(refusal),
-        Ok(Landed { value: Loaded::Panicked(panic), .. }) => GetError::Panicked(panic),
-        Err(FlightError::Panicked(panic)) => GetError::Panicked(panic),
+        Ok(Landed { value: Loaded::Panicked(panic), .. }) | Err(FlightError::Panicked(panic)) => {
+            GetError::Panicked(panic)
+        }
         Err(FlightError::Deadline) => GetError::Deadline,
         Err(FlightError::Overloaded) => GetError::Overloaded,
         Err(FlightError::Reentrant) => GetError::Reentrant,

@@ -99,8 +99,8 @@ impl Count {
 
 impl Sketch {
     pub(super) fn new(share: f64) -> Sketch {
-        // What is not a number is the least.
-        Sketch { share: share.max(LEAST_SHARE).min(1.0), counters: Mutex::default() }
+        let share = if share.is_nan() { LEAST_SHARE } else { share.clamp(LEAST_SHARE, 1.0) };
+        Sketch { share, counters: Mutex::default() }
     }
 
     /// One more. Nobody waits for a counter: if another is counting just now, this one is not looked at.

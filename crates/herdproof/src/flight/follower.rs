@@ -28,6 +28,9 @@ use crate::{
 #[must_use = "a flight that is dropped is left; await it, or `detach` it to let the load finish"]
 pub struct Flight<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
 
+/// What a caller gets.
+type Answer<V, E> = Result<Landed<V>, FlightError<E>>;
+
 enum State<V, E> {
     /// It landed before anybody could share it. Empty once polled.
     Alone(Option<V>),
@@ -211,7 +214,7 @@ where
     }
 
     /// As a future, but a panic is an error for whoever began the load too; and whether this is who did.
-    pub(crate) fn poll_calmly(&mut self, cx: &mut Context<'_>) -> Poll<(Result<Landed<V>, FlightError<E>>, bool)> {
+    pub(crate) fn poll_calmly(&mut self, cx: &mut Context<'_>) -> Poll<(Answer<V, E>, bool)> {
         Poll::Ready(match &mut self.0 {
             State::Alone(value) => (Ok(Landed::alone(value.take().expect("a flight gives its answer once"))), true),
             State::Refused(error) => (Err(error.take().expect("a flight gives its answer once")), true),

@@ -225,9 +225,9 @@ impl<V: Clone, E> Shared<V, E> {
         let mut slot = None;
         while let Some(until) = self.patience_ends(within, &mut slot) {
             let mut sleep = self.env.sleep_until(until);
-            poll_fn(|cx| match self.wait(&mut slot, cx.waker()) {
-                true => Pin::new(&mut sleep).poll(cx).map(drop),
-                false => Poll::Ready(()),
+            poll_fn(|cx| {
+                let aboard = self.wait(&mut slot, cx.waker());
+                if aboard { Pin::new(&mut sleep).poll(cx).map(drop) } else { Poll::Ready(()) }
             })
             .await;
         }
