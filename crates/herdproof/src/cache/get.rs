@@ -178,8 +178,9 @@ fn resolve<V, E>(
 ) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born }, led, .. }) => {
-            let source = if led { Source::Loaded } else { Source::Joined };
-            return Ok(Got::new(value, source, born, env.coarse()));
+            // What was loaded for this caller was loaded just now.
+            let (source, now) = if led { (Source::Loaded, born) } else { (Source::Joined, env.coarse()) };
+            return Ok(Got::new(value, source, born, now));
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),
