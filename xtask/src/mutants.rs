@@ -68,9 +68,8 @@ fn chosen(mut mutants: Vec<Mutant>, arguments: &[String]) -> Result<Vec<Mutant>,
         [_, more, ..] => return Err(Failure::Usage(format!("mutants takes one word at most, not also `{more}`"))),
     };
     let alone = mutants.iter().any(|mutant| mutant.name == *word);
-    let has_it = |mutant: &Mutant| match alone {
-        true => mutant.name == *word,
-        false => mutant.name.contains(word) || mutant.file.contains(word),
+    let has_it = |mutant: &Mutant| {
+        if alone { mutant.name == *word } else { mutant.name.contains(word) || mutant.file.contains(word) }
     };
     if !mutants.iter().any(has_it) {
         let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
