@@ -70,15 +70,13 @@ struct Way {
 }
 
 /// What stands before an instance's cache.
-#[derive(Clone)]
 enum Door {
     None,
-    Opening(Arc<Opening>),
+    Opening(Opening),
     Cold(ColdCache),
 }
 
 /// What came of a pool.
-#[derive(Default)]
 struct Outcome {
     failed: u64,
     refused: u64,
@@ -100,7 +98,7 @@ fn run(settings: Settings) -> Report {
     let slow = |window| Way { weights: Some(SlowStart::over(window)), ..plain };
     let fixed = Way { limit: Some(SlowStart::over(Duration::ZERO)), ..slow(WINDOW) };
     let limited = Way { limit: Some(SlowStart::over(WINDOW)), ..slow(WINDOW) };
-    let opening = Way { door: |env| Door::Opening(Arc::new(Opening::new(env, SlowStart::over(WINDOW)))), ..plain };
+    let opening = Way { door: |env| Door::Opening(Opening::new(env, SlowStart::over(WINDOW))), ..plain };
     let cold = Way { door: |env| Door::Cold(ColdCache::new(env, MISSES)), ..plain };
     let [naive, short, slow, fixed, limited, opening, cold] =
         [plain, slow(SHORT), slow(WINDOW), fixed, limited, opening, cold]
@@ -284,7 +282,7 @@ impl Life {
         }
     }
 
-    /// Whether it is in the cache, and a lookup that was let in.
+    /// Asks at the door; gives the lookup that wants to hear how it went, where there is one.
     fn enter(&self, ask: &Ask) -> Result<Option<Lookup>, ()> {
         match &self.door {
             Door::None => Ok(None),
