@@ -11,6 +11,7 @@ mod cron;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
+mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
@@ -25,6 +26,7 @@ mod shed_and_return;
 mod slow_leader;
 mod throttle;
 mod token_refresh;
+mod unseen_plants;
 
 use std::{error::Error, fmt};
 
@@ -70,6 +72,7 @@ const CATALOGUE: &[Scenario] = &[
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
+    unseen_plants::SCENARIO,
     hedging::SCENARIO,
     hot_key::SCENARIO,
     shared_failure::SCENARIO,

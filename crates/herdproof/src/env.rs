@@ -22,6 +22,8 @@
 //! ```
 
 mod clock;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod counter;
 mod rng;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -161,6 +163,15 @@ impl Env {
         F::Output: Send + 'static,
     {
         self.start(future, Some(name.into()), Location::caller())
+    }
+
+    /// Whether a task can be started here.
+    pub(crate) fn can_spawn(&self) -> bool {
+        match &*self.inner {
+            Inner::System(system) => system.has_runtime(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => true,
+        }
     }
 
     #[cfg_attr(not(feature = "sim"), expect(unused_variables, reason = "tokio's tasks have no names"))]

@@ -57,6 +57,8 @@ pub enum Event {
     CacheMiss,
     /// An entry is loaded again while it can still be served.
     Refresh,
+    /// What was loaded was not kept: the key was invalidated or set, or its tag expired, in the meantime.
+    Fenced,
     /// An attempt is made again.
     Retry,
     /// A second attempt is raced against a slow first.
@@ -138,6 +140,7 @@ metrics! {
     CacheStale     Counter "herdproof_cache_stale_total"           "Lookups answered from memory with a stale value."
     CacheMisses    Counter "herdproof_cache_misses_total"          "Lookups that found nothing to serve."
     Refreshes      Counter "herdproof_refreshes_total"             "Loads begun while the entry could still be served."
+    Fenced         Counter "herdproof_fenced_fills_total"          "Loads whose value was out of date before it could be kept."
     Retries        Counter "herdproof_retries_total"               "Attempts made again after a failure."
     Hedges         Counter "herdproof_hedges_total"                "Second attempts raced against a slow first."
     Refusals       Counter "herdproof_refusals_total"              "Requests that a gate refused."
@@ -194,6 +197,7 @@ impl Observer for Counts {
             Event::CacheStale => self.add(Metric::CacheStale, 1),
             Event::CacheMiss => self.add(Metric::CacheMisses, 1),
             Event::Refresh => self.add(Metric::Refreshes, 1),
+            Event::Fenced => self.add(Metric::Fenced, 1),
             Event::Retry => self.add(Metric::Retries, 1),
             Event::Hedge => self.add(Metric::Hedges, 1),
             Event::Refusal => self.add(Metric::Refusals, 1),

@@ -51,6 +51,7 @@ mod table;
 mod wakers;
 
 use std::{
+    borrow::Borrow,
     convert::Infallible,
     fmt,
     future::Future,
@@ -69,7 +70,8 @@ pub use outcome::{FlightError, Landed};
 pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
-use table::{Begun, Ended, Place, Removed, Shard, Table};
+pub(crate) use table::Place;
+use table::{Begun, Ended, Removed, Shard, Table};
 
 use crate::{
     env::{Env, MapHasher, Tick},
@@ -235,6 +237,61 @@ where
     pub fn forget(&self, key: &K) -> bool {
         let hash = self.0.hasher.hash_one(key);
         self.0.table.shard(hash).forget(hash, key)
+    }
+
+    /// As [`run`](Group::run), with a load that knows its place, and can ask later whether it was forgotten.
+    pub(crate) fn run_placed<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    where
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        L: FnOnce(Place) -> F,
+    {
+        match self.0.board(key) {
+            Ok(begun) => {
+                let place = begun.place;
+                self.lead(begun).run(|| load(place))
+            }
+            Err(flight) => flight,
+        }
+    }
+
+    /// As [`run_placed`](Group::run_placed), but only if nobody loads the key.
+    pub(crate) fn run_if_idle<F, L>(&self, key: K, load: L) -> Option<Flight<V, E>>
+    where
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        L: FnOnce(Place) -> F,
+    {
+        let hash = self.0.hasher.hash_one(&key);
+        let mut shard = self.0.table.shard(hash);
+        if shard.find(hash, &key).is_some() {
+            // The lock is not held when the key is dropped, which may do anything.
+            drop(shard);
+            return None;
+        }
+        let begun = shard.begin(hash, key);
+        drop(shard);
+        let place = begun.place;
+        Some(self.lead(begun).run(|| load(place)))
+    }
+
+    /// Acts unless the flight was forgotten, and so that it cannot be forgotten meanwhile. `act` must be short, and must not
+    /// come back here.
+    pub(crate) fn unless_forgotten<R>(&self, place: Place, act: impl FnOnce() -> R) -> Option<R> {
+        let mut shard = self.0.table.shard(place.hash);
+        shard.is_findable(place).then(act)
+    }
+
+    /// As [`forget`](Group::forget), by the borrowed form of a key.
+    pub(crate) fn forget_by<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let hash = self.0.hasher.hash_one(key);
+        self.0.table.shard(hash).forget(hash, key)
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn forget_all(&self) {
+        self.0.table.shards().for_each(|mut shard| shard.forget_all());
     }
 
     /// How much was shared.

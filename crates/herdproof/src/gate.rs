@@ -43,7 +43,7 @@
 mod and;
 mod refusal;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, num::NonZero, sync::Arc, time::Duration};
 
 pub use and::{And, Both};
 pub use refusal::{Halt, Refusal, Why};
@@ -82,6 +82,9 @@ pub trait Permit: Send {
 }
 
 /// What somebody wants to do.
+// In this order, because two neighbouring words are copied as one, and a processor has to wait before it can read as one
+// what was just written as two.
+#[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ask {
@@ -89,15 +92,15 @@ pub struct Ask {
     pub at: Tick,
     /// When the answer is of no more use.
     pub deadline: Option<Tick>,
-    /// Who is let in first when not all can be.
-    pub priority: Priority,
-    /// Zero for the first attempt, one for the first retry.
-    pub attempt: u16,
-    /// How much of the resource it takes, in the gate's own measure.
-    pub cost: u32,
     /// For whom, as a number or a hash: what is refused for one user should be refused as a whole, rather than a little of
     /// everybody's.
-    pub user: Option<u64>,
+    pub user: Option<NonZero<u64>>,
+    /// How much of the resource it takes, in the gate's own measure.
+    pub cost: u32,
+    /// Zero for the first attempt, one for the first retry.
+    pub attempt: u16,
+    /// Who is let in first when not all can be.
+    pub priority: Priority,
 }
 
 /// How much an answer matters, least first.
@@ -229,7 +232,8 @@ impl Ask {
     /// For whom it is.
     #[must_use]
     pub fn user(mut self, user: u64) -> Ask {
-        self.user = Some(user);
+        // Nobody is not a user, so that an `Ask` is copied in whole words.
+        self.user = NonZero::new(user).or(Some(NonZero::<u64>::MAX));
         self
     }
 

@@ -7,6 +7,7 @@
 //! | module | what it is against |
 //! |---|---|
 //! | [`shield`] | policies in the wrong order: all of a client's in the right one, behind one call |
+//! | [`cache`] | entries that expire while everybody wants them |
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`backoff`] | retries that march in step |
@@ -49,6 +50,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
+pub mod cache;
 pub mod connect;
 pub mod env;
 pub mod error;
@@ -72,6 +74,7 @@ mod window;
 
 pub use backoff::Backoff;
 pub use breaker::Breaker;
+pub use cache::Cache;
 #[cfg(feature = "sim")]
 pub use env::sim::Sim;
 pub use env::{Env, Tick};

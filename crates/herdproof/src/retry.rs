@@ -246,7 +246,6 @@ impl Retry {
     {
         async move {
             let rules = &*self.0;
-            let deadline = ask.deadline;
             if ask.is_late() {
                 let failure = Failure::Refused(Refusal::new(Why::Deadline));
                 return Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 });
@@ -259,8 +258,9 @@ impl Retry {
             // Boxed, because most operations never wait and all of them would carry it.
             let mut waits = None;
             loop {
-                ask.deadline = earlier(deadline, rules.timeout.map(|timeout| ask.at + timeout));
-                let outcome = by(env, ask.deadline, work(ask.clone())).await.unwrap_or(Err(Failure::TimedOut));
+                let deadline = earlier(ask.deadline, rules.timeout.map(|timeout| ask.at + timeout));
+                let attempt = work(Ask { deadline, ..ask.clone() });
+                let outcome = by(env, deadline, attempt).await.unwrap_or(Err(Failure::TimedOut));
                 let (verdict, outcome) = judge(&classify, outcome);
                 rules.learn(&outcome, &verdict);
                 drop(extra.take());
@@ -271,7 +271,7 @@ impl Retry {
                     Ok(_) => made.next(None, &verdict),
                     Err(failure) => made.next(Some(failure.kind()), &verdict),
                 };
-                let scheduled = rules.schedule(env.now(), deadline, &mut waits, &next);
+                let scheduled = rules.schedule(env.now(), ask.deadline, &mut waits, &next);
                 let resume = match scheduled {
                     Ok((resume, charge)) => {
                         extra = charge;

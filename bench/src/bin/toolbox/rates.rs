@@ -26,8 +26,20 @@ fn interval(all: All) -> Duration {
     if all == All::LetIn { Duration::from_nanos(1) } else { NEVER }
 }
 
+/// Of a thousand keys each is asked for once in ten or twenty microseconds. They are kept only while something is taken from
+/// them, so it must not have come back by then; and with this burst there is always room.
+const KEYED: Duration = Duration::from_micros(100);
+
 fn ours(all: All) -> Rate {
     Rate::every(interval(all)).burst(if all == All::LetIn { BURST } else { 1 })
+}
+
+fn ours_keyed() -> Rate {
+    Rate::every(KEYED).burst(BURST)
+}
+
+fn quota_keyed() -> Quota {
+    Quota::with_period(KEYED).expect("not zero").allow_burst(NonZeroU32::new(BURST).expect("not zero"))
 }
 
 fn quota(all: All) -> Quota {
@@ -107,7 +119,7 @@ pub(crate) fn tower() -> impl AsyncFnMut() -> bool {
 }
 
 pub(crate) fn herdproof_keyed<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
-    let limits: KeyedRate<u64> = KeyedRate::new(env, ours(All::LetIn));
+    let limits: KeyedRate<u64> = KeyedRate::new(env, ours_keyed());
     move || go(&limits.of(&any_key()).borrowed(), clock)
 }
 
@@ -125,7 +137,7 @@ pub(crate) fn governor_keyed_given_foldhash() -> impl Fn() -> bool {
 }
 
 fn governor_keyed_by<C: clock::Clock, H: BuildHasher + Default + Clone>(clock: C, hasher: H) -> impl Fn() -> bool {
-    let limits = RateLimiter::<u64, _, _, _>::dashmap_with_clock_and_hasher(quota(All::LetIn), clock, hasher);
+    let limits = RateLimiter::<u64, _, _, _>::dashmap_with_clock_and_hasher(quota_keyed(), clock, hasher);
     move || limits.check_key(&any_key()).is_ok()
 }
 

@@ -11,9 +11,21 @@ fn read(id: rustix::time::ClockId) -> Tick {
     Tick::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
+/// The operating system's own reading.
 #[cfg(unix)]
-pub(super) fn now() -> Tick {
+pub(super) fn system() -> Tick {
     read(rustix::time::ClockId::Monotonic)
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[inline]
+pub(super) fn now() -> Tick {
+    Tick::from_nanos(super::counter::now(|| system().as_nanos()))
+}
+
+#[cfg(all(unix, not(all(target_os = "linux", target_arch = "x86_64"))))]
+pub(super) fn now() -> Tick {
+    system()
 }
 
 /// The kernel's last timer tick: 1 to 4 ms behind at worst, but a plain read of memory.

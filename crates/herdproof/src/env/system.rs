@@ -46,6 +46,10 @@ impl System {
         tokio::time::sleep(duration)
     }
 
+    pub(super) fn has_runtime(&self) -> bool {
+        self.runtime.is_some() || Handle::try_current().is_ok()
+    }
+
     #[track_caller]
     fn runtime(&self, purpose: &str) -> Handle {
         match Handle::try_current().ok().or_else(|| self.runtime.clone()) {

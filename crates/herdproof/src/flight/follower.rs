@@ -84,6 +84,17 @@ where
         }))
     }
 
+    /// The answer, if it was there before anybody could share it.
+    #[inline]
+    pub(crate) fn at_once(mut self) -> Result<Result<Landed<V>, FlightError<E>>, Flight<V, E>> {
+        let answer = match &mut self.0 {
+            State::Alone(value) => value.take().map(|value| Ok(Landed::alone(value))),
+            State::Refused(error) => error.take().map(Err),
+            State::Aboard(_) => None,
+        };
+        answer.ok_or(self)
+    }
+
     /// Waits no longer than until this tick, then leaves with [`FlightError::Deadline`]. The load goes on for the others.
     pub fn by(mut self, deadline: Tick) -> Flight<V, E> {
         if let State::Aboard(aboard) = &mut self.0 {

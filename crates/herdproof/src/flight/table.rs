@@ -3,7 +3,7 @@
 //! A flight is only ever removed by its own number. Were it removed by key, a flight that was forgotten could, at its end,
 //! remove the one that was begun after it, and a third caller would start a third load.
 
-use std::sync::Arc;
+use std::{borrow::Borrow, sync::Arc};
 
 use hashbrown::HashTable;
 
@@ -41,9 +41,12 @@ struct Entry<K, V, E> {
     forgotten: bool,
 }
 
-impl<K: Eq, V, E> Entry<K, V, E> {
-    fn is_for(&self, hash: u64, key: &K) -> bool {
-        self.hash == hash && !self.forgotten && self.key == *key
+impl<K, V, E> Entry<K, V, E> {
+    fn is_for<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.hash == hash && !self.forgotten && self.key.borrow() == key
     }
 }
 
@@ -113,7 +116,7 @@ pub(super) struct Begun {
 
 /// Where a flight stands in the table, for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub(super) hash: u64,
     pub(super) number: u64,
 }
@@ -145,7 +148,10 @@ impl<K: Eq, V, E> Shard<K, V, E> {
     }
 
     #[inline]
-    fn joinable(&mut self, hash: u64, key: &K) -> Option<&mut Entry<K, V, E>> {
+    fn joinable<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<&mut Entry<K, V, E>>
+    where
+        K: Borrow<Q>,
+    {
         let wanted = |entry: &Entry<K, V, E>| entry.is_for(hash, key);
         if self.first.as_ref().is_some_and(wanted) {
             return self.first.as_mut();
@@ -232,8 +238,21 @@ impl<K: Eq, V, E> Shard<K, V, E> {
     }
 
     /// Hides the flight of this key from newcomers.
-    pub(super) fn forget(&mut self, hash: u64, key: &K) -> bool {
+    pub(super) fn forget<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
         self.joinable(hash, key).map(|entry| entry.forgotten = true).is_some()
+    }
+
+    /// Hides all flights from newcomers.
+    pub(super) fn forget_all(&mut self) {
+        self.first.iter_mut().chain(self.others.iter_mut()).for_each(|entry| entry.forgotten = true);
+    }
+
+    /// Whether newcomers can find this flight.
+    pub(super) fn is_findable(&mut self, place: Place) -> bool {
+        self.entry(place).is_some_and(|entry| !entry.forgotten)
     }
 
     /// Hides this flight from newcomers.

@@ -123,7 +123,11 @@ where
     Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
 {
     /// Takes the next slot if it is not later than `latest`; gives it with the hash of its key.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "else what was taken is written to memory and read back at once, which stalls"
+    )]
     fn take(&self, ask: &Ask, latest: u64, why: Why) -> Result<(u64, Slot), Refusal> {
         let Inner { env, rng, gcra, states } = &*self.limits.0;
         let now = ask.at.as_nanos();

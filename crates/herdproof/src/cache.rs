@@ -1,0 +1,542 @@
+//! A cache that cannot stampede.
+//!
+//! A cache hides its origin until the moment an entry expires, and then shows it everybody at once. This one has an answer
+//! for each way in which that happens:
+//!
+//! | what lines callers up | what is done |
+//! |---|---|
+//! | a missing key | one load, whatever callers do (see [`flight`](crate::flight)) |
+//! | an entry that expires while it is in use | it is refreshed a little before, by one caller whom chance picks ([`early`](Policy::early)) |
+//! | ... and its load is slow | it is served stale while it is loaded again ([`grace`](Policy::grace)) |
+//! | entries that were stored together | they do not expire together ([`jitter`](Policy::jitter)) |
+//! | an origin that fails | what is there is served for longer ([`on_error`](Policy::on_error)), and the origin is asked once in a [`pause`](Policy::pause) |
+//! | an origin that is slower than its callers are patient | the load goes on without them and fills the cache |
+//! | 100,000 different keys at once | a limit for all loads, in which misses come before refreshes ([`load_limit`](CacheBuilder::load_limit)) |
+//! | one tag on all of them | their expiry is smeared ([`expire_tag`](Cache::expire_tag)) |
+//!
+//! And what is loaded is never older than what is known: a load that was under way when its key was
+//! [`invalidate`](Cache::invalidate)d or [`set`](Cache::set), or its tag expired, fills nothing.
+//!
+//! ```
+//! use std::time::Duration;
+//! use herdproof::{Cache, Env, cache::{Policy, Source}};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(async {
+//! let minute = Duration::from_secs(60);
+//! let cache: Cache<String, u64> = Cache::builder(&Env::system()).policy(Policy::new(minute).grace(5 * minute)).build();
+//! let odds = cache.get("odds/42", || async { Ok(17) }).await.unwrap();
+//! assert_eq!((odds.value, odds.source), (17, Source::Loaded));
+//! let odds = cache.get("odds/42", || async { unreachable!("it is there") }).await.unwrap();
+//! assert_eq!((odds.value, odds.source), (17, Source::Memory));
+//! # });
+//! ```
+//!
+//! An entry is *fresh* for its time to live, then *stale* for its grace, then kept for errors only, then gone:
+//!
+//! ```text
+//!        |<------- ttl ------->|<------- grace ------->|
+//!        |                     |<------------- on_error ------------>|
+//!  loaded            early     expires                                gone
+//!        fresh ....... fresh,  stale: served, and       served if the
+//!                      maybe   loaded again             load fails
+//!                      loaded
+//!                      again
+//! ```
+
+mod admission;
+mod engine;
+mod entry;
+mod get;
+mod load;
+mod outcome;
+mod policy;
+mod stats;
+mod sweep;
+mod tags;
+
+use std::{
+    borrow::Borrow,
+    convert::Infallible,
+    error::Error,
+    fmt,
+    future::Future,
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+    time::Duration,
+};
+
+use admission::Admission;
+use engine::{Engine, Size, Weigh};
+use entry::{Content, Entry, Life, Phase};
+pub use get::Get;
+use load::{Errand, Loaded, Maybe, Plain, Purpose};
+pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
+pub use policy::Policy;
+pub use stats::Stats;
+use stats::{Tally, count};
+use tags::Tags;
+
+use crate::{
+    env::{Env, MapHasher, Rng, Tick},
+    event::Event,
+    flight::{Abandon, Group},
+    gate::Gate,
+};
+
+/// Any error at all; what loads fail with unless a cache is told otherwise.
+pub type AnyError = Box<dyn Error + Send + Sync>;
+
+/// A cache that cannot stampede; see the [module](self). Cheap to clone, and clones share.
+pub struct Cache<K, V, E = AnyError>(Arc<Inner<K, V, E>>)
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static;
+
+/// How a [`Cache`] is made.
+#[must_use]
+pub struct CacheBuilder<K, V> {
+    env: Env,
+    size: Size,
+    weigh: Option<Weigh<K, V>>,
+    policy: Policy,
+    policies: Option<Policies<K>>,
+    limit: Option<Box<dyn Admission>>,
+    max_followers: u32,
+    sweep: Duration,
+}
+
+type Policies<K> = Box<dyn Fn(&K) -> Option<Policy> + Send + Sync>;
+
+struct Inner<K, V, E> {
+    env: Env,
+    rng: Rng,
+    /// Hashes keys for the place of each within a smear.
+    places: MapHasher,
+    policy: Arc<Policy>,
+    policies: Option<Policies<K>>,
+    engine: Engine<K, V, E>,
+    group: Group<K, Loaded<V, E>, Infallible>,
+    tags: Tags,
+    limit: Option<Box<dyn Admission>>,
+    tally: Tally,
+}
+
+impl<K, V> CacheBuilder<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// How many entries there may be; 10,000 unless told otherwise.
+    pub fn capacity(mut self, entries: usize) -> Self {
+        self.size.entries = entries;
+        self.size.weight = entries as u64;
+        self.weigh = None;
+        self
+    }
+
+    /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed.
+    ///
+    /// What weighs more than the sixteenth part of the whole is not kept; [`Stats::too_heavy`] counts that.
+    pub fn weighed(
+        mut self,
+        capacity: u64,
+        entries: usize,
+        weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.size.entries = entries;
+        self.size.weight = capacity;
+        self.weigh = Some(Arc::new(weigh));
+        self
+    }
+
+    /// What holds for all entries; fresh for a minute unless told otherwise.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// What holds for some entries: asked before each load, and where it has no answer the policy for all holds.
+    pub fn policies(mut self, policies: impl Fn(&K) -> Option<Policy> + Send + Sync + 'static) -> Self {
+        self.policies = Some(Box::new(policies));
+        self
+    }
+
+    /// What every load has to pass, whatever its key: a [`Bulkhead`](crate::limit::Bulkhead), say. Loads that somebody waits
+    /// for come with normal priority, refreshes as what can be shed.
+    pub fn load_limit<G>(mut self, gate: G) -> Self
+    where
+        G: Gate + 'static,
+        G::Permit: 'static,
+    {
+        self.limit = Some(Box::new(gate));
+        self
+    }
+
+    /// How many callers may wait for one key beside the first; a million unless told otherwise.
+    pub fn max_followers(mut self, most: u32) -> Self {
+        self.max_followers = most;
+        self
+    }
+
+    /// How often what is past its time is taken away; about once a minute unless told otherwise.
+    pub fn sweep(mut self, every: Duration) -> Self {
+        self.sweep = every.max(Duration::from_millis(1));
+        self
+    }
+
+    /// The cache. Its sweeper is a task; where there is no runtime, there is none, and entries make room when it is needed.
+    pub fn build<E: Send + Sync + 'static>(self) -> Cache<K, V, E> {
+        let CacheBuilder { env, size, weigh, policy, policies, limit, max_followers, sweep } = self;
+        // A load goes on without its callers, for as long as it may take; it has its own timeout.
+        let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
+        let cache = Arc::new(Inner {
+            rng: env.rng("cache"),
+            places: env.hasher("cache/places"),
+            policy: Arc::new(policy),
+            policies,
+            engine: Engine::new(&env, size, weigh),
+            group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
+            tags: Tags::new(&env),
+            limit,
+            tally: Tally::new(),
+            env: env.clone(),
+        });
+        if env.can_spawn() {
+            env.spawn_named("cache sweeper", sweep::sweep(env.clone(), Arc::downgrade(&cache), sweep)).detach();
+        }
+        Cache(cache)
+    }
+}
+
+impl<K, V> Cache<K, V, AnyError>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// A cache in the making.
+    pub fn builder(env: &Env) -> CacheBuilder<K, V> {
+        CacheBuilder {
+            env: env.clone(),
+            size: Size { entries: 10_000, weight: 10_000, shards: 16 },
+            weigh: None,
+            policy: Policy::default(),
+            policies: None,
+            limit: None,
+            max_followers: 1_000_000,
+            sweep: Duration::from_secs(60),
+        }
+    }
+}
+
+impl<K, V, E> Cache<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// The value of a key, loaded if need be. What is there is looked up before this returns.
+    ///
+    /// `load` is called only if it has to be and nobody else loads the key; see [`Group::run`].
+    #[inline]
+    pub fn get<Q, F, L>(&self, key: &Q, load: L) -> Get<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        L: FnOnce() -> F,
+    {
+        self.get_with(key, |_| Plain { load: load() })
+    }
+
+    /// As [`get`](Cache::get), with a load that knows what was there before, and says how what it found is to be kept.
+    #[inline]
+    pub fn get_with<Q, F, L>(&self, key: &Q, load: L) -> Get<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let now = self.0.env.coarse();
+        match self.0.engine.get(key) {
+            Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
+                let born = look_at.as_nanos().saturating_add_signed((i64::from(left) - i64::from(fresh)) * 1_000_000);
+                let source = if left < 0 { self.0.serve_put_off() } else { self.0.serve_fresh() };
+                Get::hit(Got { value, age: now - Tick::from_nanos(born), source })
+            }
+            found => self.look(key, found, load),
+        }
+    }
+
+    /// The value of a key, if it can be served at once, fresh or stale. Never loads.
+    pub fn peek<Q>(&self, key: &Q) -> Option<Got<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.0.engine.peek(key)?;
+        let now = self.0.env.now();
+        let life = self.0.expired_by_tag(&entry, key);
+        let source = match life.phase(now, Duration::ZERO) {
+            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
+            Phase::Fresh | Phase::Early => Source::Memory,
+            Phase::Stale => Source::Stale,
+            Phase::Kept | Phase::Gone => return None,
+        };
+        Some(Got { value: entry.value()?.clone(), age: now - life.born(), source })
+    }
+
+    /// Says what the value of a key is. A load of it that is under way fills nothing.
+    pub fn set(&self, key: K, value: V) {
+        self.set_with(key, value, &Keep::default());
+    }
+
+    /// As [`set`](Cache::set), kept as told.
+    pub fn set_with(&self, key: K, value: V, keep: &Keep) {
+        let cache = &*self.0;
+        let policy = cache.policy(&key);
+        let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
+        let (life, tags) = cache.life(&policy, keep, cache.env.now(), load);
+        cache.group.forget(&key);
+        cache.count_put(&cache.engine.put(key, Entry::new(life, Content::Value(value, tags))));
+    }
+
+    /// Takes the entry of a key away, because its value has changed. A load of it that is under way still answers those who
+    /// wait for it, and fills nothing; whoever asks from now on begins a new one.
+    pub fn invalidate<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.group.forget_by(key);
+        drop(self.0.engine.remove(key));
+    }
+
+    /// Takes all entries away. Their loads start from nothing: for tests and emergencies; mostly a tag on all entries, expired
+    /// over some time, is what is wanted.
+    pub fn clear(&self) {
+        self.0.group.forget_all();
+        self.0.engine.clear();
+    }
+
+    /// Expires all entries with this tag, each at its own moment within `smear`: then it is as if its time to live were over,
+    /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
+    pub fn expire_tag(&self, tag: &str, smear: Duration) {
+        let cache = &*self.0;
+        cache.tags.expire(cache.tags.tag(tag), cache.env.now(), smear);
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        let cache = &*self.0;
+        cache.tally.stats(cache.engine.len() as u64, cache.engine.weighs())
+    }
+
+    /// How many entries there are, past their time or not.
+    pub fn len(&self) -> usize {
+        self.0.engine.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whatever is not a plain fresh value.
+    #[inline(never)]
+    fn look<Q, F, L>(&self, key: &Q, found: Option<Entry<V, E>>, load: L) -> Get<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let cache = &*self.0;
+        let now = cache.env.now();
+        let Some(entry) = found else { return self.fetch(key, now, None, load) };
+        let life = cache.expired_by_tag(&entry, key);
+        if now < life.look_at {
+            let put_off = life.look_at > life.fresh_until;
+            let source = if put_off { cache.serve_put_off() } else { cache.serve_fresh() };
+            return match entry.into_content() {
+                Content::Value(value, _) => Get::hit(Got { value, age: now - life.born(), source }),
+                Content::Absent => Get::failed(GetError::Absent),
+                Content::Failed(error) => Get::failed(GetError::Load(error)),
+            };
+        }
+        let entry = Entry::new(life, entry.into_content());
+        let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
+        let got = |source| Got { value, age: now - life.born(), source };
+        let owned = key.to_owned();
+        let policy = cache.policy(&owned);
+        match life.phase(now, policy.keep) {
+            Phase::Fresh => Get::hit(got(cache.serve_fresh())),
+            Phase::Early => {
+                let got = got(cache.serve_fresh());
+                if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - cache.rng.unit()) {
+                    self.refresh(owned, policy, entry, now, load);
+                }
+                Get::hit(got)
+            }
+            Phase::Stale => {
+                cache.tally.stale();
+                cache.env.tell(&Event::CacheStale);
+                let got = got(Source::Stale);
+                self.refresh(owned, policy, entry, now, load);
+                Get::hit(got)
+            }
+            Phase::Kept => self.fetch(key, now, Some((entry, got(Source::StaleOnError))), load),
+            Phase::Gone => self.fetch(key, now, None, load),
+        }
+    }
+
+    /// Loads what can still be served, unless somebody does.
+    fn refresh<F, L>(&self, key: K, policy: Arc<Policy>, entry: Entry<V, E>, now: Tick, load: L)
+    where
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let cache = &self.0;
+        let flight = cache.group.run_if_idle(key.clone(), |place| {
+            // Between the lookup and here somebody else may have loaded it.
+            if let Some(loaded) = cache.loaded_since(&key, &entry) {
+                return Maybe::Known { loaded: Some(loaded) };
+            }
+            count(&cache.tally.refreshes);
+            cache.env.tell(&Event::Refresh);
+            let load = load(entry.prior(now));
+            let mark = cache.tags.mark();
+            let cache = Arc::clone(cache);
+            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, prior: Some(entry), mark };
+            Maybe::Load { load: errand.run(load) }
+        });
+        if let Some(flight) = flight {
+            flight.detach();
+        }
+    }
+
+    /// Loads what has to be waited for, or joins whoever does.
+    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, kept: Option<(Entry<V, E>, Got<V>)>, load: L) -> Get<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let cache = &self.0;
+        count(&cache.tally.misses);
+        cache.env.tell(&Event::CacheMiss);
+        let (prior, fallback) = kept.unzip();
+        let key = key.to_owned();
+        let policy = cache.policy(&key);
+        let patience = policy.patience.map(|patience| now + patience);
+        let mut led = false;
+        let flight = cache.group.run_placed(key.clone(), |place| {
+            led = true;
+            // Between the lookup and here somebody else may have loaded it.
+            if let Some(loaded) = cache.fresh(&key, now) {
+                return Maybe::Known { loaded: Some(loaded) };
+            }
+            let load = load(prior.as_ref().and_then(|prior| prior.prior(now)));
+            let mark = cache.tags.mark();
+            let cache = Arc::clone(cache);
+            let errand = Errand { cache, key, place, policy, purpose: Purpose::Miss, prior, mark };
+            Maybe::Load { load: errand.run(load) }
+        });
+        if !led {
+            count(&cache.tally.joins);
+        }
+        Get::waiting(&cache.env, flight, fallback, patience)
+    }
+}
+
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn policy(&self, key: &K) -> Arc<Policy> {
+        let own = self.policies.as_ref().and_then(|policies| policies(key));
+        own.map_or_else(|| Arc::clone(&self.policy), Arc::new)
+    }
+
+    #[inline]
+    fn serve_fresh(&self) -> Source {
+        self.tally.hit();
+        self.env.tell(&Event::CacheHit);
+        Source::Memory
+    }
+
+    #[inline]
+    fn serve_put_off(&self) -> Source {
+        self.tally.stale();
+        self.env.tell(&Event::CacheStale);
+        Source::StaleOnError
+    }
+
+    /// The times of an entry, once its tags have had their say.
+    fn expired_by_tag<Q: Hash + ?Sized>(&self, entry: &Entry<V, E>, key: &Q) -> Life {
+        let (life, tags) = (entry.life(), entry.tags());
+        if tags.is_empty() {
+            return life;
+        }
+        match self.tags.stale_from(tags, life.born(), self.places.hash_one(key)) {
+            Some(at) => life.expire(at),
+            None => life,
+        }
+    }
+
+    /// What is there by now, if it needs no thought.
+    fn fresh(&self, key: &K, now: Tick) -> Option<Loaded<V, E>> {
+        let entry = self.engine.peek(key)?;
+        let life = self.expired_by_tag(&entry, key);
+        if now >= life.look_at {
+            return None;
+        }
+        Some(match entry.into_content() {
+            Content::Value(value, _) => Loaded::Value { value, born: life.born() },
+            Content::Absent => Loaded::Absent,
+            Content::Failed(error) => Loaded::Failed(error),
+        })
+    }
+
+    /// What is there by now, if it is not what was there before.
+    fn loaded_since(&self, key: &K, before: &Entry<V, E>) -> Option<Loaded<V, E>> {
+        self.fresh(key, before.life().look_at)
+    }
+}
+
+impl<K, V, E> Clone for Cache<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn clone(&self) -> Self {
+        Cache(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V, E> fmt::Debug for Cache<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("policy", &self.0.policy).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl<K, V> fmt::Debug for CacheBuilder<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CacheBuilder { size, policy, .. } = self;
+        f.debug_struct("CacheBuilder").field("size", size).field("policy", policy).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! What is kept for a key, and what may be done with it when.
+//!
+//! An entry costs 24 bytes beside its value, and a hit compares one number: [`look_at`](Life::look_at), the first instant at
+//! which there is anything to think about.
+
+use std::{sync::Arc, time::Duration};
+
+use super::tags::Tag;
+use crate::env::{Tick, nanos};
+
+/// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
+/// kind one time in twenty thousand.
+const EARLIEST: f64 = 10.0;
+/// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
+const SHORTEST_LOAD: Duration = Duration::from_millis(1);
+/// How much of the measured load time is what was measured before.
+const MEMORY: f64 = 0.7;
+
+/// What is kept for a key. Flat, so that the variant lies in bytes that are left over.
+pub(super) enum Entry<V, E> {
+    Value { look_at: Tick, left: i32, fresh: u32, grace: u32, load: LoadTime, value: V },
+    Other { look_at: Tick, left: i32, fresh: u32, grace: u32, load: LoadTime, other: Arc<Other<V, E>> },
+}
+
+/// What is rarer than a plain value.
+pub(super) enum Other<V, E> {
+    /// There is no such thing, and that is known.
+    Absent,
+    /// The load failed, and is not to be tried again yet.
+    Failed(Arc<E>),
+    Tagged {
+        value: V,
+        tags: Box<[Tag]>,
+    },
+}
+
+/// What an entry holds.
+pub(super) enum Content<V, E> {
+    Value(V, Option<Box<[Tag]>>),
+    Absent,
+    Failed(Arc<E>),
+}
+
+/// The times of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    /// Before this, it is served without a thought.
+    pub(super) look_at: Tick,
+    /// Before this, it is fresh.
+    pub(super) fresh_until: Tick,
+    /// How long it is fresh in all.
+    pub(super) fresh: Duration,
+    /// How long it may be served after that, while it is loaded again.
+    pub(super) grace: Duration,
+    /// How long loads of it take.
+    pub(super) load: Duration,
+}
+
+/// What may be done with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Fresh,
+    /// Fresh, but close to its end: whoever the dice choose refreshes it.
+    Early,
+    /// Served while it is refreshed.
+    Stale,
+    /// Served only if the load fails or is slow.
+    Kept,
+    Gone,
+}
+
+/// A duration from a microsecond to hours in two bytes, to a thousandth: eleven bits and an exponent of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LoadTime(u16);
+
+impl LoadTime {
+    const BITS: u32 = 11;
+
+    pub(super) fn new(time: Duration) -> LoadTime {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let exponent = (u64::BITS - micros.leading_zeros()).saturating_sub(Self::BITS).min(31);
+        let mantissa = (micros >> exponent).min((1 << Self::BITS) - 1);
+        LoadTime((exponent << Self::BITS) as u16 | mantissa as u16)
+    }
+
+    pub(super) fn get(self) -> Duration {
+        let mantissa = u64::from(self.0) & ((1 << Self::BITS) - 1);
+        Duration::from_micros(mantissa << (u32::from(self.0) >> Self::BITS))
+    }
+}
+
+impl Life {
+    /// Of what was loaded just now.
+    pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
+        let fresh_until = now + fresh;
+        let lead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * EARLIEST;
+        let lead = Duration::try_from_secs_f64(lead).unwrap_or(Duration::MAX).min(fresh / 2);
+        // In whole milliseconds, as it is kept.
+        let lead = if beta > 0.0 { Duration::from_millis(u64::from(millis(lead))) } else { Duration::ZERO };
+        let look_at = Tick::from_nanos(fresh_until.as_nanos() - nanos(lead).min(fresh_until.as_nanos()));
+        Life { look_at, fresh_until, fresh, grace, load }
+    }
+
+    /// When it was loaded, to the millisecond.
+    pub(super) fn born(&self) -> Tick {
+        back(self.fresh_until, self.fresh)
+    }
+
+    /// What may be done with it, if it may be kept for `keep` after its freshness to stand in for a load that fails.
+    pub(super) fn phase(&self, now: Tick, keep: Duration) -> Phase {
+        if now < self.look_at && self.look_at <= self.fresh_until {
+            Phase::Fresh
+        } else if now < self.fresh_until {
+            Phase::Early
+        } else if now < self.fresh_until + self.grace {
+            Phase::Stale
+        } else if now < self.end(keep) {
+            Phase::Kept
+        } else {
+            Phase::Gone
+        }
+    }
+
+    /// When it is of no more use.
+    pub(super) fn end(&self, keep: Duration) -> Tick {
+        self.fresh_until + self.grace.max(keep)
+    }
+
+    /// Served as it is for this long, because loading it failed just now; but never beyond its end.
+    pub(super) fn put_off(mut self, now: Tick, pause: Duration, keep: Duration) -> Life {
+        self.look_at = (now + pause).min(self.end(keep));
+        self
+    }
+
+    /// No longer fresh from this time on.
+    pub(super) fn expire(mut self, at: Tick) -> Life {
+        if at < self.fresh_until {
+            self.fresh = at - self.born();
+            self.fresh_until = at;
+            self.look_at = self.look_at.min(at);
+        }
+        self
+    }
+
+    /// How long loads take, this one included: an average that forgets.
+    pub(super) fn learn(before: Option<Duration>, took: Duration) -> Duration {
+        before.map_or(took, |before| before.mul_f64(MEMORY) + took.mul_f64(1.0 - MEMORY))
+    }
+}
+
+/// Whether to refresh an entry before its end, given a number drawn from `(0, 1]`: the more probable the closer the end is and
+/// the longer the load takes. Callers who act on their own would do so e^(1/beta) times in the mean, however many they are.
+pub(super) fn fires(now: Tick, fresh_until: Tick, load: Duration, beta: f64, draw: f64) -> bool {
+    let ahead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * -draw.ln();
+    now + Duration::try_from_secs_f64(ahead).unwrap_or(Duration::MAX) >= fresh_until
+}
+
+impl<V: Clone, E> Entry<V, E> {
+    pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
+        let Life { look_at, fresh_until, .. } = life;
+        let left = if look_at <= fresh_until {
+            i32::try_from(millis(fresh_until - look_at)).unwrap_or(i32::MAX)
+        } else {
+            // At least one, so that it shows.
+            -i32::try_from(millis(look_at - fresh_until)).unwrap_or(i32::MAX).max(1)
+        };
+        // Rather born a millisecond too early than too late: what is expired by its tag is what was born before.
+        let fresh = millis(life.fresh + Duration::from_nanos(999_999));
+        let (grace, load) = (millis(life.grace), LoadTime::new(life.load));
+        let other = match content {
+            Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
+            Content::Value(value, Some(tags)) => Other::Tagged { value, tags },
+            Content::Absent => Other::Absent,
+            Content::Failed(error) => Other::Failed(error),
+        };
+        Entry::Other { look_at, left, fresh, grace, load, other: Arc::new(other) }
+    }
+
+    pub(super) fn life(&self) -> Life {
+        let (Entry::Value { look_at, left, fresh, grace, load, .. }
+        | Entry::Other { look_at, left, fresh, grace, load, .. }) = self;
+        let away = Duration::from_millis(left.unsigned_abs().into());
+        Life {
+            look_at: *look_at,
+            fresh_until: if *left < 0 { back(*look_at, away) } else { *look_at + away },
+            fresh: Duration::from_millis((*fresh).into()),
+            grace: Duration::from_millis((*grace).into()),
+            load: load.get(),
+        }
+    }
+
+    /// The value, if it is one.
+    pub(super) fn value(&self) -> Option<&V> {
+        match self {
+            Entry::Value { value, .. } => Some(value),
+            Entry::Other { other, .. } => match &**other {
+                Other::Tagged { value, .. } => Some(value),
+                Other::Absent | Other::Failed(_) => None,
+            },
+        }
+    }
+
+    pub(super) fn tags(&self) -> &[Tag] {
+        match self {
+            Entry::Other { other, .. } => match &**other {
+                Other::Tagged { tags, .. } => tags,
+                Other::Absent | Other::Failed(_) => &[],
+            },
+            Entry::Value { .. } => &[],
+        }
+    }
+
+    pub(super) fn into_content(self) -> Content<V, E> {
+        match self {
+            Entry::Value { value, .. } => Content::Value(value, None),
+            Entry::Other { other, .. } => match &*other {
+                Other::Tagged { value, tags } => Content::Value(value.clone(), Some(tags.clone())),
+                Other::Absent => Content::Absent,
+                Other::Failed(error) => Content::Failed(Arc::clone(error)),
+            },
+        }
+    }
+}
+
+impl<V: Clone, E> Clone for Entry<V, E> {
+    #[inline]
+    fn clone(&self) -> Self {
+        match self {
+            Entry::Value { look_at, left, fresh, grace, load, value } => {
+                let (look_at, left, fresh, grace, load) = (*look_at, *left, *fresh, *grace, *load);
+                Entry::Value { look_at, left, fresh, grace, load, value: value.clone() }
+            }
+            Entry::Other { look_at, left, fresh, grace, load, other } => {
+                let (look_at, left, fresh, grace, load) = (*look_at, *left, *fresh, *grace, *load);
+                Entry::Other { look_at, left, fresh, grace, load, other: Arc::clone(other) }
+            }
+        }
+    }
+}
+
+/// Whole milliseconds; 49 days and more are all the same.
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn back(tick: Tick, by: Duration) -> Tick {
+    Tick::from_nanos(tick.as_nanos().saturating_sub(nanos(by)))
+}

@@ -1,0 +1,169 @@
+//! What a load may say, and what a caller gets.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use crate::{error::Panic, gate::Refusal};
+
+/// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Load<V> {
+    /// A value, kept as the policy says.
+    Value(V),
+    /// A value, kept as this says.
+    With(V, Keep),
+    /// There is no such thing; remembered as the policy says, or for this long.
+    Absent(Option<Duration>),
+    /// A value for those who wait for it, and for nobody else.
+    Uncached(V),
+}
+
+/// How long a value is kept, where that differs from the policy, and its tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Keep {
+    pub(super) ttl: Option<Duration>,
+    pub(super) grace: Option<Duration>,
+    pub(super) tags: Vec<String>,
+}
+
+impl Keep {
+    /// Fresh for this long, jittered as the policy says.
+    pub fn ttl(ttl: Duration) -> Keep {
+        Keep { ttl: Some(ttl), ..Keep::default() }
+    }
+
+    /// As the policy says, with a tag.
+    pub fn tagged(tag: impl Into<String>) -> Keep {
+        Keep::default().tag(tag)
+    }
+
+    /// Served for this long after its freshness while it is loaded again.
+    pub fn grace(mut self, grace: Duration) -> Keep {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// With a tag, by which it can be expired; see [`Cache::expire_tag`](super::Cache::expire_tag).
+    pub fn tag(mut self, tag: impl Into<String>) -> Keep {
+        self.tags.push(tag.into());
+        self
+    }
+}
+
+/// What was there before a load, for a load that can ask whether it has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prior<V> {
+    /// The value.
+    pub value: V,
+    /// How long ago it was loaded.
+    pub age: Duration,
+}
+
+impl<V> Prior<V> {
+    /// It has not changed: kept for another time to live.
+    pub fn unchanged(self) -> Load<V> {
+        Load::Value(self.value)
+    }
+}
+
+/// A value, and where it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Got<V> {
+    /// The value.
+    pub value: V,
+    /// How long ago it was loaded, to some milliseconds.
+    pub age: Duration,
+    /// Where it is from, and why.
+    pub source: Source,
+}
+
+/// Where a value is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// From memory, and fresh.
+    Memory,
+    /// From memory, past its time and within its grace: somebody is loading it again.
+    Stale,
+    /// From memory, past its time: the load has failed or is slow, or was refused.
+    StaleOnError,
+    /// Loaded for this caller.
+    Loaded,
+    /// Loaded for another caller, and shared.
+    Joined,
+}
+
+impl<V> Got<V> {
+    /// Whether it is past its time.
+    pub fn is_stale(&self) -> bool {
+        matches!(self.source, Source::Stale | Source::StaleOnError)
+    }
+}
+
+/// Why there is no value.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GetError<E> {
+    /// There is no such thing.
+    Absent,
+    /// The load failed.
+    Load(Arc<E>),
+    /// The load took longer than it may.
+    TimedOut,
+    /// The load was not begun: the cache's limit refused it.
+    Refused(Refusal),
+    /// The load panicked.
+    Panicked(Arc<Panic>),
+    /// This caller's own deadline came first. The load goes on.
+    Deadline,
+    /// As many callers wait for this key as may.
+    Overloaded,
+    /// The load of a key asked for the same key, and would have waited for itself.
+    Reentrant,
+    /// The load was dropped before it ended: its runtime was shut down.
+    Abandoned,
+}
+
+impl<E> Clone for GetError<E> {
+    fn clone(&self) -> Self {
+        match self {
+            GetError::Absent => GetError::Absent,
+            GetError::Load(error) => GetError::Load(Arc::clone(error)),
+            GetError::TimedOut => GetError::TimedOut,
+            GetError::Refused(refusal) => GetError::Refused(*refusal),
+            GetError::Panicked(panic) => GetError::Panicked(Arc::clone(panic)),
+            GetError::Deadline => GetError::Deadline,
+            GetError::Overloaded => GetError::Overloaded,
+            GetError::Reentrant => GetError::Reentrant,
+            GetError::Abandoned => GetError::Abandoned,
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for GetError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GetError::Absent => f.write_str("there is no such thing"),
+            GetError::Load(error) => write!(f, "the load failed: {error}"),
+            GetError::TimedOut => f.write_str("the load took too long"),
+            GetError::Refused(refusal) => write!(f, "the load was not begun: {refusal}"),
+            GetError::Panicked(panic) => write!(f, "the load panicked: {panic}"),
+            GetError::Deadline => f.write_str("the deadline came before the load was over"),
+            GetError::Overloaded => f.write_str("too many wait for this key"),
+            GetError::Reentrant => f.write_str("the load of a key asked for the same key"),
+            GetError::Abandoned => f.write_str("the load was dropped"),
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for GetError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            GetError::Load(error) => Some(&**error),
+            GetError::Refused(refusal) => Some(refusal),
+            GetError::Panicked(panic) => Some(&**panic),
+            _ => None,
+        }
+    }
+}

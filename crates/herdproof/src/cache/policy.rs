@@ -1,0 +1,123 @@
+//! How long things are kept, and what is done when they are not fresh any more.
+
+use std::time::Duration;
+
+/// What holds for an entry; see the [module](super) for the words. Made with [`new`](Policy::new) and changed by its setters.
+///
+/// ```
+/// use std::time::Duration;
+/// use herdproof::cache::Policy;
+///
+/// let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+/// let inventory = Policy::strict(second);
+/// let description = Policy::new(60 * second).grace(hour).on_error(24 * hour);
+/// # let _ = (inventory, description);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Policy {
+    pub(super) ttl: Duration,
+    pub(super) grace: Duration,
+    pub(super) keep: Duration,
+    pub(super) jitter: f64,
+    pub(super) beta: f64,
+    pub(super) absent: Duration,
+    pub(super) failed: Duration,
+    pub(super) pause: Duration,
+    pub(super) patience: Option<Duration>,
+    pub(super) load_timeout: Duration,
+}
+
+impl Policy {
+    /// Fresh for this long, never served stale, refreshed a little early when it is in use.
+    pub fn new(ttl: Duration) -> Policy {
+        Policy {
+            ttl,
+            grace: Duration::ZERO,
+            keep: Duration::ZERO,
+            jitter: 0.1,
+            beta: 1.0,
+            absent: ttl.min(Duration::from_secs(10)),
+            failed: Duration::ZERO,
+            pause: Duration::from_secs(1),
+            patience: None,
+            load_timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Fresh for exactly this long, and nothing else: no grace, no jitter, no early refresh.
+    pub fn strict(ttl: Duration) -> Policy {
+        Policy::new(ttl).jitter(0.0).early(0.0)
+    }
+
+    /// For how long after its freshness it is served while it is loaded again; not at all unless told otherwise.
+    pub fn grace(mut self, grace: Duration) -> Policy {
+        self.grace = grace;
+        self
+    }
+
+    /// For how long after its freshness it is served when the load fails, or is slower than [`patience`](Policy::patience); not
+    /// beyond the grace unless told otherwise.
+    pub fn on_error(mut self, keep: Duration) -> Policy {
+        self.keep = keep;
+        self
+    }
+
+    /// How much of the time to live is left to chance; 0.1 unless told otherwise, so that entries are fresh for nine tenths
+    /// of it to all of it. What is stored together then does not expire together.
+    pub fn jitter(mut self, share: f64) -> Policy {
+        self.jitter = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
+        self
+    }
+
+    /// How eagerly an entry in use is refreshed before its end: beta of XFetch, 1 unless told otherwise, 0 for never.
+    pub fn early(mut self, beta: f64) -> Policy {
+        self.beta = if beta.is_nan() { 0.0 } else { beta.clamp(0.0, 100.0) };
+        self
+    }
+
+    /// For how long it is remembered that there is no such thing; ten seconds unless told otherwise, or the time to live if
+    /// that is shorter.
+    pub fn absent(mut self, ttl: Duration) -> Policy {
+        self.absent = ttl;
+        self
+    }
+
+    /// For how long a failure is remembered where there is nothing else to serve, so that a failing origin is not asked once
+    /// for each caller who comes after the last failure; not at all unless told otherwise.
+    pub fn failed(mut self, ttl: Duration) -> Policy {
+        self.failed = ttl;
+        self
+    }
+
+    /// How long to wait after a failed refresh before the next, from half of this to all of it; one second unless told
+    /// otherwise.
+    pub fn pause(mut self, pause: Duration) -> Policy {
+        self.pause = pause;
+        self
+    }
+
+    /// How long to wait for a load before what is kept for errors is served instead; the load goes on. For ever unless told
+    /// otherwise.
+    pub fn patience(mut self, patience: Duration) -> Policy {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// When a load has failed because it takes too long; 30 seconds unless told otherwise.
+    pub fn load_timeout(mut self, timeout: Duration) -> Policy {
+        self.load_timeout = timeout;
+        self
+    }
+
+    /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.
+    pub(super) fn jittered(&self, time: Duration, draw: f64) -> Duration {
+        time.mul_f64(1.0 - self.jitter * draw)
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy::new(Duration::from_secs(60))
+    }
+}

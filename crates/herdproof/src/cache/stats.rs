@@ -1,0 +1,138 @@
+//! Counting without meeting: what every hit adds to lies on a cache line of its own for each thread.
+
+use std::{
+    cell::Cell,
+    fmt,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+/// More than this many threads share lines.
+const STRIPES: usize = 64;
+
+/// What a cache has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Answered from memory with a fresh value, or with the knowledge that there is none.
+    pub hits: u64,
+    /// Answered from memory with a stale value.
+    pub stale: u64,
+    /// Found nothing that could be served at once.
+    pub misses: u64,
+    /// Of those, how many shared a load that was under way.
+    pub joins: u64,
+    /// Loads that were begun, refreshes among them.
+    pub loads: u64,
+    /// Loads begun while the entry could still be served.
+    pub refreshes: u64,
+    /// Loads that failed, or took too long.
+    pub failures: u64,
+    /// What was loaded and not kept, because the key was invalidated or set, or its tag expired, in the meantime.
+    pub fenced: u64,
+    /// Entries that had to go to make room.
+    pub evictions: u64,
+    /// Entries that were not kept because one alone would take too much room.
+    pub too_heavy: u64,
+    /// Entries that the sweeper took away after their time.
+    pub swept: u64,
+    /// Entries at present.
+    pub entries: u64,
+    /// What they weigh; their number, if they are not weighed.
+    pub weight: u64,
+}
+
+impl Stats {
+    /// How many callers were served by each load: what a herd would have cost, divided by what it did cost. `None` before
+    /// the first load.
+    pub fn collapse_ratio(&self) -> Option<f64> {
+        (self.loads > 0).then(|| (self.hits + self.stale + self.misses) as f64 / self.loads as f64)
+    }
+}
+
+pub(super) struct Tally {
+    stripes: Box<[Stripe]>,
+    pub(super) misses: AtomicU64,
+    pub(super) joins: AtomicU64,
+    pub(super) loads: AtomicU64,
+    pub(super) refreshes: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) fenced: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) too_heavy: AtomicU64,
+    pub(super) swept: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe {
+    hits: AtomicU64,
+    stale: AtomicU64,
+}
+
+thread_local! {
+    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+#[inline]
+fn stripe() -> usize {
+    let index = STRIPE.get();
+    if index < STRIPES { index } else { next_stripe() }
+}
+
+#[cold]
+fn next_stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let index = NEXT.fetch_add(1, Relaxed) % STRIPES;
+    STRIPE.set(index);
+    index
+}
+
+impl Tally {
+    pub(super) fn new() -> Tally {
+        let [misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept] =
+            std::array::from_fn(|_| AtomicU64::new(0));
+        let stripes = (0..STRIPES).map(|_| Stripe::default()).collect();
+        Tally { stripes, misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept }
+    }
+
+    /// Counts a hit; how many this thread's line had before.
+    #[inline]
+    pub(super) fn hit(&self) -> u64 {
+        self.stripes[stripe()].hits.fetch_add(1, Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn stale(&self) -> u64 {
+        self.stripes[stripe()].stale.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn stats(&self, entries: u64, weight: u64) -> Stats {
+        let get = |count: &AtomicU64| count.load(Relaxed);
+        Stats {
+            hits: self.stripes.iter().map(|stripe| get(&stripe.hits)).sum(),
+            stale: self.stripes.iter().map(|stripe| get(&stripe.stale)).sum(),
+            misses: get(&self.misses),
+            joins: get(&self.joins),
+            loads: get(&self.loads),
+            refreshes: get(&self.refreshes),
+            failures: get(&self.failures),
+            fenced: get(&self.fenced),
+            evictions: get(&self.evictions),
+            too_heavy: get(&self.too_heavy),
+            swept: get(&self.swept),
+            entries,
+            weight,
+        }
+    }
+}
+
+/// One more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats(0, 0).fmt(f)
+    }
+}

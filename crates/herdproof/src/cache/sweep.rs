@@ -1,0 +1,58 @@
+//! Takes away what is past its time, so that it takes no room from what is not.
+//!
+//! Nobody who asks needs this: they see themselves that an entry is past its time. It goes through the entries one by one,
+//! a few at a time, and holds a lock for no longer than a lookup does.
+
+use std::{
+    hash::Hash,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use super::{Inner, entry::Phase, stats::count};
+use crate::env::Env;
+
+/// How many entries are looked at before others get a turn.
+const AT_ONCE: usize = 256;
+const TURN: Duration = Duration::from_millis(1);
+
+/// Sweeps every so often, for as long as the cache is there.
+pub(super) async fn sweep<K, V, E>(env: Env, cache: Weak<Inner<K, V, E>>, every: Duration)
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    let rng = env.rng("cache/sweep");
+    loop {
+        // Not all caches of a process at once.
+        env.sleep(every.mul_f64(0.75 + 0.5 * rng.unit())).await;
+        let Some(cache) = cache.upgrade() else { return };
+        pass(&env, &cache).await;
+    }
+}
+
+async fn pass<K, V, E>(env: &Env, cache: &Arc<Inner<K, V, E>>)
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    let mut entries = cache.engine.iter();
+    loop {
+        let now = env.now();
+        let mut seen = 0;
+        for (key, entry) in entries.by_ref().take(AT_ONCE) {
+            seen += 1;
+            let keep = cache.policy(&key).keep;
+            let gone = |life: super::entry::Life| now >= life.look_at && life.phase(now, keep) == Phase::Gone;
+            if gone(entry.life()) && cache.engine.remove_if(&key, |entry| gone(entry.life())).is_some() {
+                count(&cache.tally.swept);
+            }
+        }
+        if seen < AT_ONCE {
+            return;
+        }
+        env.sleep(TURN).await;
+    }
+}

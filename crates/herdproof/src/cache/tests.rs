@@ -1,0 +1,597 @@
+//! A cache that cannot stampede: each hazard once, in virtual time.
+
+use std::{
+    future::pending,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use super::*;
+use crate::{
+    env::{Task, nanos, sim::Sim},
+    limit::Bulkhead,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SEC: Duration = Duration::from_secs(1);
+
+type Answer = Result<Got<u32>, GetError<String>>;
+
+/// A cache in a simulated world, whose loads take a while, are counted, and give the number of the load.
+struct Scene {
+    sim: Sim,
+    env: Env,
+    cache: Cache<String, u32, String>,
+    loads: Arc<AtomicU32>,
+}
+
+impl Scene {
+    fn new(policy: Policy) -> Scene {
+        Scene::with(|builder| builder.policy(policy))
+    }
+
+    fn with(settings: impl FnOnce(CacheBuilder<String, u32>) -> CacheBuilder<String, u32>) -> Scene {
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let cache = settings(Cache::builder(&env)).build();
+        Scene { sim, env, cache, loads: Arc::default() }
+    }
+
+    fn load(&self, takes: Duration) -> impl Future<Output = Result<u32, String>> + Send + use<> {
+        let (env, loads) = (self.env.clone(), Arc::clone(&self.loads));
+        async move {
+            let number = loads.fetch_add(1, Ordering::Relaxed) + 1;
+            env.sleep(takes).await;
+            Ok(number)
+        }
+    }
+
+    /// A load that fails.
+    fn fail(&self, takes: Duration) -> impl Future<Output = Result<u32, String>> + Send + use<> {
+        let load = self.load(takes);
+        async move { Err(format!("load {} failed", load.await?)) }
+    }
+
+    fn get(&self, takes: Duration) -> Get<u32, String> {
+        self.cache.get("key", || self.load(takes))
+    }
+
+    /// Asks, and gives what came of it once that is known.
+    fn ask(&mut self, takes: Duration) -> Answer {
+        let get = self.get(takes);
+        self.sim.run(get)
+    }
+
+    fn ask_failing(&mut self, takes: Duration) -> Answer {
+        let get = self.cache.get("key", || self.fail(takes));
+        self.sim.run(get)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.env.now() + time;
+        self.sim.run_until(until);
+    }
+
+    fn loads(&self) -> u32 {
+        self.loads.load(Ordering::Relaxed)
+    }
+}
+
+#[track_caller]
+fn check(answer: &Answer, value: u32, source: Source) {
+    match answer {
+        Ok(got) => assert_eq!((got.value, got.source), (value, source)),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_is_there_is_not_loaded_again_and_its_age_is_known() {
+    let mut scene = Scene::new(Policy::strict(60 * SEC));
+    check(&scene.ask(80 * MS), 1, Source::Loaded);
+    scene.pass(7 * SEC);
+    let again = scene.ask(80 * MS);
+    check(&again, 1, Source::Memory);
+    assert_eq!(again.unwrap().age, 7 * SEC);
+    assert_eq!(scene.cache.peek("key").unwrap().age, 7 * SEC);
+    assert_eq!(scene.loads(), 1);
+}
+
+/// Callers who come every millisecond for three times to live; what they got, and how long each waited.
+fn crowd(policy: Policy) -> (Scene, Vec<(Got<u32>, Duration)>) {
+    let mut scene = Scene::new(policy);
+    let mut answers = Vec::new();
+    let mut tasks: Vec<Task<(Answer, Duration)>> = Vec::new();
+    for _ in 0..3_000 {
+        let (env, get, asked) = (scene.env.clone(), scene.get(80 * MS), scene.env.now());
+        tasks.push(scene.env.spawn(async move { (get.await, env.now() - asked) }));
+        scene.pass(MS);
+    }
+    scene.pass(SEC);
+    for task in tasks {
+        let (answer, waited) = scene.sim.run(task).unwrap();
+        answers.push((answer.unwrap(), waited));
+    }
+    (scene, answers)
+}
+
+#[test]
+fn with_grace_a_crowd_makes_one_load_per_expiry_and_nobody_waits_after_the_first() {
+    let (scene, answers) = crowd(Policy::strict(SEC).grace(SEC));
+    assert_eq!(scene.loads(), 3, "one, and one for each of the expiries at 1.08 and 2.08 s");
+    assert!(answers.iter().skip(80).all(|(_, waited)| waited.is_zero()));
+    let stale = answers.iter().filter(|(got, _)| got.source == Source::Stale).count();
+    assert!((160..=164).contains(&stale), "for the 80 ms of two loads: {stale}");
+    assert!(answers.iter().all(|(got, _)| got.age <= SEC + 81 * MS));
+}
+
+#[test]
+fn without_grace_a_crowd_makes_one_load_per_expiry_and_nobody_gets_anything_stale() {
+    let (scene, answers) = crowd(Policy::strict(SEC));
+    assert_eq!(scene.loads(), 3);
+    assert!(answers.iter().all(|(got, _)| !got.is_stale() && got.age <= SEC));
+    assert!(answers.iter().all(|(_, waited)| *waited <= 80 * MS));
+}
+
+#[test]
+fn with_early_refresh_a_crowd_neither_waits_nor_gets_anything_stale_nor_loads_more_than_once_at_a_time() {
+    let (scene, answers) = crowd(Policy::new(SEC).jitter(0.0));
+    assert!((3..=6).contains(&scene.loads()), "{}", scene.loads());
+    assert_eq!(scene.cache.stats().refreshes, u64::from(scene.loads()) - 1);
+    assert!(answers.iter().skip(80).all(|(got, waited)| waited.is_zero() && got.source == Source::Memory));
+}
+
+#[test]
+fn callers_who_refresh_early_on_their_own_do_so_as_often_as_the_law_says() {
+    let env = Sim::new(5).env();
+    let rng = env.rng("early");
+    for beta in [0.5f64, 1.0, 2.0, 4.0] {
+        // A hundred callers in each load time. Whoever comes before the first load is over refreshes, or does not, without
+        // seeing what it loaded.
+        let (load, runs) = (SEC, 400);
+        let end = Tick::ZERO + 100 * SEC;
+        let counts: Vec<f64> = (0..runs)
+            .map(|_| {
+                let (mut now, mut fired, mut first) = (Tick::ZERO + SEC.mul_f64(100.0 - 15.0 * beta), 0.0, Tick::MAX);
+                while now < first + load {
+                    if entry::fires(now, end, load, beta, 1.0 - rng.unit()) {
+                        fired += 1.0;
+                        first = first.min(now);
+                    }
+                    now = now + load.mul_f64(-(1.0 - rng.unit()).ln() / 100.0);
+                }
+                fired
+            })
+            .collect();
+        let mean = counts.iter().sum::<f64>() / f64::from(runs);
+        let spread = counts.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / f64::from(runs - 1);
+        let error = (spread / f64::from(runs)).sqrt();
+        let law = (1.0 / beta).exp();
+        assert!((mean - law).abs() < 3.0 * error, "beta {beta}: {mean} +- {error}, not {law}");
+    }
+}
+
+#[test]
+fn a_load_that_is_slower_than_every_caller_is_patient_still_fills_the_cache() {
+    let mut scene = Scene::new(Policy::default());
+    let mut tasks = Vec::new();
+    for _ in 0..100 {
+        let get = scene.get(100 * MS).by(scene.env.now() + 40 * MS);
+        tasks.push(scene.env.spawn(get));
+        scene.pass(10 * MS);
+    }
+    scene.pass(SEC);
+    let served = tasks.into_iter().map(|task| scene.sim.run(task).unwrap()).filter(Result::is_ok).count();
+    assert_eq!((scene.loads(), served), (1, 94));
+}
+
+#[test]
+fn a_failing_origin_is_asked_once_in_a_pause_and_what_is_there_is_served_but_not_for_ever() {
+    let mut scene = Scene::new(Policy::strict(10 * SEC).on_error(60 * SEC).pause(4 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(11 * SEC);
+    let mut stale = 0;
+    let failed = loop {
+        match scene.ask_failing(MS) {
+            Ok(got) => {
+                assert_eq!((got.value, got.source), (1, Source::StaleOnError));
+                assert!(got.age <= 70 * SEC);
+                stale += 1;
+            }
+            Err(error) => break error,
+        }
+        scene.pass(100 * MS);
+    };
+    assert!(matches!(failed, GetError::Load(_)));
+    assert!(stale > 550, "{stale}");
+    let attempts = scene.loads() - 1;
+    assert!((15..=31).contains(&attempts), "59 s in pauses of 2 to 4 s: {attempts}");
+    assert_eq!(scene.cache.stats().failures, u64::from(attempts));
+}
+
+#[test]
+fn a_failed_refresh_within_the_grace_is_not_tried_again_by_the_next_caller() {
+    let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC).pause(2 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    check(&scene.ask_failing(MS), 1, Source::Stale);
+    scene.pass(10 * MS);
+    assert_eq!(scene.loads(), 2);
+    for _ in 0..9 {
+        check(&scene.ask_failing(MS), 1, Source::StaleOnError);
+        scene.pass(100 * MS);
+    }
+    assert_eq!(scene.loads(), 2, "the pause is a second at least");
+    scene.pass(SEC);
+    check(&scene.ask(MS), 1, Source::Stale);
+    scene.pass(10 * MS);
+    check(&scene.ask(MS), 3, Source::Memory);
+}
+
+#[test]
+fn a_slow_load_is_waited_for_only_as_long_as_patience_lasts_and_then_fills_all_the_same() {
+    let mut scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC).patience(50 * MS));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let asked = scene.env.now();
+    check(&scene.ask(300 * MS), 1, Source::StaleOnError);
+    assert_eq!(scene.env.now() - asked, 50 * MS);
+    check(&scene.ask(300 * MS), 1, Source::StaleOnError);
+    scene.pass(300 * MS);
+    check(&scene.ask(MS), 2, Source::Memory);
+}
+
+#[test]
+fn a_load_that_hangs_fails_everybody_in_time_and_holds_nobody_up() {
+    let mut scene = Scene::new(Policy::default().load_timeout(5 * SEC));
+    let hung = scene.cache.get("key", pending);
+    let joined = scene.get(MS);
+    let asked = scene.env.now();
+    assert!(matches!(scene.sim.run(hung), Err(GetError::TimedOut)));
+    assert!(matches!(scene.sim.run(joined), Err(GetError::TimedOut)));
+    assert_eq!(scene.env.now() - asked, 5 * SEC);
+    check(&scene.ask(MS), 1, Source::Loaded);
+}
+
+#[test]
+fn a_panic_in_a_refresh_does_not_reach_whoever_was_served_and_the_next_caller_tries_again() {
+    let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let get = scene.cache.get("key", || async { panic!("refresh") });
+    check(&scene.sim.run(get), 1, Source::Stale);
+    check(&scene.ask(MS), 1, Source::Stale);
+    scene.pass(10 * MS);
+    check(&scene.ask(MS), 2, Source::Memory);
+}
+
+#[test]
+fn what_does_not_exist_is_remembered_for_a_while_and_what_failed_only_if_told() {
+    let absent = |scene: &mut Scene| {
+        let loads = Arc::clone(&scene.loads);
+        let get = scene.cache.get_with("key", |_| async move {
+            loads.fetch_add(1, Ordering::Relaxed);
+            Ok(Load::Absent(None))
+        });
+        assert!(matches!(scene.sim.run(get), Err(GetError::Absent)));
+    };
+    let mut scene = Scene::new(Policy::strict(60 * SEC).absent(5 * SEC).failed(2 * SEC));
+    absent(&mut scene);
+    scene.pass(4 * SEC);
+    absent(&mut scene);
+    assert_eq!(scene.loads(), 1);
+    scene.pass(SEC);
+    assert!(matches!(scene.ask_failing(MS), Err(GetError::Load(_))));
+    assert!(matches!(scene.ask(MS), Err(GetError::Load(error)) if *error == "load 2 failed"));
+    scene.pass(2 * SEC);
+    check(&scene.ask(MS), 3, Source::Loaded);
+
+    let mut forgetful = Scene::new(Policy::strict(60 * SEC));
+    assert!(matches!(forgetful.ask_failing(MS), Err(GetError::Load(_))));
+    check(&forgetful.ask(MS), 2, Source::Loaded);
+}
+
+#[test]
+fn a_fill_after_its_key_was_invalidated_is_refused_and_a_newcomer_does_not_join_the_old_load() {
+    let mut scene = Scene::new(Policy::default());
+    let before = scene.get(100 * MS);
+    scene.pass(50 * MS);
+    scene.cache.invalidate("key");
+    let after = scene.get(10 * MS);
+    check(&scene.sim.run(before), 1, Source::Loaded);
+    check(&scene.sim.run(after), 2, Source::Loaded);
+    check(&scene.ask(MS), 2, Source::Memory);
+    assert_eq!(scene.cache.stats().fenced, 1);
+
+    scene.cache.invalidate("key");
+    let alone = scene.get(100 * MS);
+    scene.pass(50 * MS);
+    scene.cache.invalidate("key");
+    check(&scene.sim.run(alone), 3, Source::Loaded);
+    assert!(scene.cache.peek("key").is_none());
+}
+
+#[test]
+fn a_fill_after_its_key_was_set_is_refused() {
+    let mut scene = Scene::new(Policy::default());
+    let before = scene.get(100 * MS);
+    scene.pass(50 * MS);
+    scene.cache.set("key".into(), 77);
+    check(&scene.ask(MS), 77, Source::Memory);
+    check(&scene.sim.run(before), 1, Source::Loaded);
+    check(&scene.ask(MS), 77, Source::Memory);
+}
+
+#[test]
+fn a_failed_load_does_not_bring_back_what_was_invalidated_meanwhile() {
+    let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    check(&scene.ask_failing(100 * MS), 1, Source::Stale);
+    scene.cache.invalidate("key");
+    scene.pass(SEC);
+    assert!(scene.cache.peek("key").is_none());
+}
+
+#[test]
+fn a_fill_after_its_tag_was_expired_is_refused() {
+    let mut scene = Scene::new(Policy::default());
+    let tagged = |scene: &Scene, tag: &'static str| {
+        let load = scene.load(100 * MS);
+        scene.cache.get_with("key", move |_| async move { Ok(Load::With(load.await?, Keep::tagged(tag))) })
+    };
+    let one = tagged(&scene, "shop/1");
+    scene.pass(50 * MS);
+    scene.cache.expire_tag("shop/1", Duration::ZERO);
+    check(&scene.sim.run(one), 1, Source::Loaded);
+    assert!(scene.cache.peek("key").is_none());
+    let other = tagged(&scene, "shop/2");
+    scene.pass(50 * MS);
+    scene.cache.expire_tag("shop/1", Duration::ZERO);
+    check(&scene.sim.run(other), 2, Source::Loaded);
+    assert!(scene.cache.peek("key").is_some());
+}
+
+#[test]
+fn expiring_a_tag_makes_its_entries_stale_one_by_one_and_no_others() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let cache: Cache<u32, u32> = Cache::builder(&env).policy(Policy::strict(3600 * SEC).grace(3600 * SEC)).build();
+    for key in 0..1_000 {
+        let tag = if key % 2 == 0 { "even" } else { "odd" };
+        cache.set_with(key, key, &Keep::tagged(tag).tag("all"));
+    }
+    let mut sim = sim;
+    cache.expire_tag("even", 100 * SEC);
+    let stale = |cache: &Cache<u32, u32>| (0..1_000).filter(|key| cache.peek(key).unwrap().is_stale()).count();
+    assert!(stale(&cache) < 5);
+    for tenth in 1..=10 {
+        sim.run_until(Tick::ZERO + 10 * SEC * tenth);
+        let so_far = usize::try_from(tenth * 50).unwrap();
+        assert!(stale(&cache).abs_diff(so_far) < 30, "{tenth}: {}", stale(&cache));
+    }
+    assert_eq!(stale(&cache), 500);
+    cache.set_with(2, 0, &Keep::tagged("even"));
+    assert!(!cache.peek(&2).unwrap().is_stale(), "what is set after is not touched");
+    cache.expire_tag("all", Duration::ZERO);
+    assert_eq!(stale(&cache), 999);
+}
+
+#[test]
+fn a_tag_that_is_expired_again_and_again_does_not_keep_its_entries_fresh_for_ever() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let cache: Cache<u32, u32> = Cache::builder(&env).policy(Policy::strict(3600 * SEC).grace(3600 * SEC)).build();
+    for key in 0..100 {
+        cache.set_with(key, key, &Keep::tagged("all"));
+    }
+    for second in 0..21 {
+        sim.run_until(Tick::ZERO + SEC * second);
+        cache.expire_tag("all", 10 * SEC);
+    }
+    assert!((0..100).all(|key| cache.peek(&key).unwrap().is_stale()));
+}
+
+#[test]
+fn a_load_says_how_long_its_value_is_kept_or_that_it_is_not() {
+    let mut scene = Scene::new(Policy::strict(60 * SEC));
+    let get = scene.cache.get_with("key", |_| async { Ok(Load::Uncached(5)) });
+    check(&scene.sim.run(get), 5, Source::Loaded);
+    assert!(scene.cache.is_empty());
+    let get = scene.cache.get_with("key", |_| async { Ok(Load::With(6, Keep::ttl(2 * SEC).grace(SEC))) });
+    check(&scene.sim.run(get), 6, Source::Loaded);
+    scene.pass(1_999 * MS);
+    check(&scene.ask(MS), 6, Source::Memory);
+    scene.pass(2 * MS);
+    assert_eq!(scene.cache.peek("key").unwrap().source, Source::Stale);
+    scene.pass(SEC);
+    assert!(scene.cache.peek("key").is_none());
+}
+
+#[test]
+fn a_load_that_finds_nothing_changed_keeps_what_is_there_for_another_time_to_live() {
+    let mut scene = Scene::new(Policy::strict(10 * SEC).grace(10 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(12 * SEC);
+    let get = scene.cache.get_with("key", |prior| async move {
+        let prior = prior.expect("it is there still");
+        assert_eq!(prior.age, 12 * SEC);
+        Ok(prior.unchanged())
+    });
+    check(&scene.sim.run(get), 1, Source::Stale);
+    check(&scene.ask(MS), 1, Source::Memory);
+    assert_eq!(scene.loads(), 1);
+}
+
+#[test]
+fn entries_that_were_stored_together_do_not_expire_together() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let policy = Policy::new(100 * SEC).jitter(0.2).early(0.0);
+    let cache: Cache<u32, u32> = Cache::builder(&env).policy(policy).build();
+    (0..2_000).for_each(|key| cache.set(key, key));
+    let fresh = |cache: &Cache<u32, u32>| (0..2_000).filter(|key| cache.peek(key).is_some()).count();
+    sim.run_until(Tick::ZERO + 80 * SEC);
+    assert_eq!(fresh(&cache), 2_000, "none before its time");
+    let mut before = 2_000;
+    for second in 81..=100 {
+        sim.run_until(Tick::ZERO + SEC * second);
+        let now = fresh(&cache);
+        assert!((50..=150).contains(&(before - now)), "{second}: {}", before - now);
+        before = now;
+    }
+    assert_eq!(before, 0);
+}
+
+#[test]
+fn a_crowd_of_different_keys_stays_within_the_limit_and_misses_go_before_refreshes() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let policy = Policy::strict(SEC).grace(3600 * SEC);
+    let cache: Cache<u32, u32> = Cache::builder(&env)
+        .capacity(40_000)
+        .policy(policy)
+        .load_limit(Bulkhead::new(&env, 10).max_waiting(100_000))
+        .build();
+    let (now_loading, most, order) =
+        (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let get = |key: u32| {
+        let (env, now_loading, most, order) =
+            (env.clone(), Arc::clone(&now_loading), Arc::clone(&most), Arc::clone(&order));
+        cache.get(&key, move || async move {
+            order.lock().unwrap().push(key);
+            most.fetch_max(now_loading.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            env.sleep(MS).await;
+            now_loading.fetch_sub(1, Ordering::Relaxed);
+            Ok(key)
+        })
+    };
+    (0..20_000).for_each(|key| cache.set(key, key));
+    sim.run_until(Tick::ZERO + 2 * SEC);
+    let refreshed: Vec<_> = (0..20_000).map(get).collect();
+    let missed: Vec<_> = (20_000..30_000).map(get).collect();
+    for answer in refreshed {
+        assert_eq!(sim.run(answer).unwrap().source, Source::Stale);
+    }
+    for answer in missed {
+        assert_eq!(sim.run(answer).unwrap().source, Source::Loaded);
+    }
+    assert_eq!(most.load(Ordering::Relaxed), 10);
+    let begun = order.lock().unwrap().clone();
+    let refreshes_before_misses = begun.iter().take(10_010).filter(|key| **key < 20_000).count();
+    assert_eq!(refreshes_before_misses, 10, "those that had begun when the first miss came");
+}
+
+#[test]
+fn a_refused_refresh_costs_nobody_anything_and_a_refused_miss_says_so() {
+    let mut scene = Scene::with(|builder| builder.policy(Policy::strict(SEC).grace(60 * SEC)));
+    scene.cache.set("key".into(), 7);
+    let full = Bulkhead::new(&scene.env, 1).max_waiting(0);
+    let cache: Cache<String, u32, String> =
+        Cache::builder(&scene.env).policy(Policy::strict(SEC).grace(60 * SEC)).load_limit(full.clone()).build();
+    let _taken = full.try_enter(&crate::gate::Ask::new(&scene.env)).unwrap();
+    cache.set("key".into(), 7);
+    scene.pass(2 * SEC);
+    check(&scene.sim.run(cache.get("key", pending)), 7, Source::Stale);
+    check(&scene.sim.run(cache.get("key", pending)), 7, Source::StaleOnError);
+    assert!(matches!(scene.sim.run(cache.get("other", pending)), Err(GetError::Refused(_))));
+}
+
+#[test]
+fn one_cache_holds_what_must_never_be_stale_and_what_may_be() {
+    let mut scene = Scene::with(|builder| {
+        builder
+            .policy(Policy::strict(SEC).grace(60 * SEC))
+            .policies(|key| (key == "stock").then(|| Policy::strict(SEC)))
+    });
+    for key in ["stock", "description"] {
+        let get = scene.cache.get(key, || scene.load(MS));
+        scene.sim.run(get).unwrap();
+    }
+    scene.pass(2 * SEC);
+    let mut source = |key| {
+        let get = scene.cache.get(key, || scene.load(MS));
+        scene.sim.run(get).unwrap().source
+    };
+    assert_eq!((source("stock"), source("description")), (Source::Loaded, Source::Stale));
+}
+
+#[test]
+fn an_entry_costs_little_more_than_its_value() {
+    assert_eq!(size_of::<Entry<u64, String>>(), 32);
+    assert_eq!(size_of::<Entry<Arc<str>, String>>(), 40);
+}
+
+#[test]
+fn what_takes_too_much_room_is_not_kept_and_that_is_counted() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let cache: Cache<u32, Arc<[u8]>> =
+        Cache::builder(&env).weighed(16 * 1_000, 1_000, |_, value: &Arc<[u8]>| value.len() as u64).build();
+    cache.set(1, vec![0; 900].into());
+    cache.set(2, vec![0; 1_100].into());
+    assert!(cache.peek(&1).is_some() && cache.peek(&2).is_none());
+    assert_eq!(cache.stats().too_heavy, 1);
+    (10..100).for_each(|key| cache.set(key, vec![0; 500].into()));
+    let stats = cache.stats();
+    assert!(stats.weight <= 16_000 && stats.evictions >= 58, "{stats:?}");
+}
+
+#[test]
+fn what_is_past_its_time_is_swept_away_and_nothing_else() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let policy = Policy::strict(10 * SEC).grace(10 * SEC).on_error(30 * SEC);
+    let cache: Cache<u32, u32> = Cache::builder(&env).policy(policy).sweep(SEC).build();
+    (0..1_000).for_each(|key| cache.set(key, key));
+    sim.run_until(Tick::ZERO + 20 * SEC);
+    (1_000..2_000).for_each(|key| cache.set(key, key));
+    sim.run_until(Tick::ZERO + 39 * SEC);
+    assert_eq!(cache.len(), 2_000);
+    sim.run_until(Tick::ZERO + 42 * SEC);
+    assert_eq!((cache.len(), cache.stats().swept), (1_000, 1_000));
+    assert!(cache.peek(&1_500).is_none(), "it is kept for errors only");
+}
+
+#[test]
+fn a_sweeper_does_not_outlive_its_cache() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    drop(Cache::<u32, u32>::builder(&env).sweep(SEC).build::<AnyError>());
+    sim.run_until(Tick::ZERO + 3 * SEC);
+    assert!(sim.finish().is_ok());
+}
+
+#[test]
+fn a_thread_gets_the_same_as_a_task_without_a_runtime() {
+    let cache: Cache<String, u64, String> = Cache::builder(&Env::system()).build();
+    assert_eq!(cache.get("key", || async { Ok(17) }).wait().unwrap().value, 17);
+    assert_eq!(cache.get("key", || async { Ok(18) }).wait().unwrap().value, 17);
+}
+
+#[test]
+fn times_survive_being_kept_in_little_room() {
+    for micros in [0u64, 1, 17, 2_047, 2_048, 80_000, 5_000_000, 3_600_000_000] {
+        let time = Duration::from_micros(micros);
+        let kept = entry::LoadTime::new(time).get();
+        assert!(kept <= time && nanos(time - kept) <= micros, "{time:?}: {kept:?}");
+    }
+    assert!(entry::LoadTime::new(Duration::MAX).get() > 86_400 * SEC / 24);
+    let now = Tick::ZERO + 1_000 * SEC;
+    let life = Life::begin(now, 60 * SEC, 300 * SEC, 80 * MS, 1.0);
+    assert_eq!(life.look_at, now + 59_200 * MS, "ten load times before the end");
+    let kept = Entry::<u32, String>::new(life, Content::Value(1, None)).life();
+    assert_eq!(kept, life);
+    assert_eq!(kept.born(), now);
+    let short = Life::begin(now, SEC, Duration::ZERO, SEC, 1.0);
+    assert_eq!(short.look_at, now + 500 * MS, "but not before half of its life");
+    let put_off = kept.put_off(now + 61 * SEC, 2 * SEC, Duration::ZERO);
+    assert_eq!(Entry::<u32, String>::new(put_off, Content::Value(1, None)).life(), put_off);
+    assert_eq!(
+        kept.put_off(now + 359 * SEC, 2 * SEC, Duration::ZERO).look_at,
+        now + 360 * SEC,
+        "nothing is stale for ever"
+    );
+}
