@@ -297,7 +297,7 @@ where
         let cache = &*self.0;
         let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let (life, tags) = cache.life(cache.policy(&own), keep, cache.env.now(), load);
+        let (life, tags) = cache.life(cache.policy(own.as_deref()), keep, cache.env.now(), load);
         cache.group.forget(&key);
         cache.count_put(&cache.engine.put(key, Entry::new(life, Content::Value(value, tags))));
     }
@@ -370,7 +370,7 @@ where
         let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
         let own = cache.own_policy(&owned);
-        let policy = cache.policy(&own);
+        let policy = cache.policy(own.as_deref());
         match life.phase(now, policy.keep) {
             Phase::Fresh => Get::hit(got(cache.serve_fresh())),
             Phase::Early => {
@@ -432,7 +432,7 @@ where
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
-        let patience = cache.policy(&policy).patience.map(|patience| now + patience);
+        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
         let flight = cache.group.run_placed(key.clone(), |place| {
             led = true;
@@ -464,8 +464,8 @@ where
         self.policies.as_ref().and_then(|policies| policies(key)).map(Box::new)
     }
 
-    fn policy<'a>(&'a self, own: &'a Option<Box<Policy>>) -> &'a Policy {
-        own.as_deref().unwrap_or(&self.policy)
+    fn policy<'a>(&'a self, own: Option<&'a Policy>) -> &'a Policy {
+        own.unwrap_or(&self.policy)
     }
 
     #[inline]
