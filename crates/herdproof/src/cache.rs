@@ -265,7 +265,7 @@ where
                 let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
                 Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
-            found => self.look(key, found, load),
+            found => Get::apart(self.look(key, found, load)),
         }
     }
 
