@@ -5,6 +5,7 @@ mod autoscale;
 mod bathtub;
 mod breaker_reclose;
 mod callers;
+mod cold_instance;
 mod connection_storm;
 mod cron;
 mod hedging;
@@ -14,6 +15,7 @@ mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod outlier_ejection;
 mod polling;
 mod priority_shedding;
 mod retry_chain;
@@ -66,6 +68,7 @@ const CATALOGUE: &[Scenario] = &[
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
+    outlier_ejection::SCENARIO,
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
@@ -80,6 +83,7 @@ const CATALOGUE: &[Scenario] = &[
     cron::SCENARIO,
     polling::SCENARIO,
     autoscale::SCENARIO,
+    cold_instance::SCENARIO,
 ];
 
 /// Every scenario there is.

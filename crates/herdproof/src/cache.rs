@@ -134,7 +134,7 @@ where
     Again {
         got: Got<V>,
         key: K,
-        policy: Arc<Policy>,
+        policy: Option<Box<Policy>>,
         entry: Entry<V, E>,
     },
     /// It has to be waited for.
@@ -146,7 +146,7 @@ struct Inner<K, V, E> {
     rng: Rng,
     /// Hashes keys for the place of each within a smear.
     places: MapHasher,
-    policy: Arc<Policy>,
+    policy: Policy,
     policies: Option<Policies<K>>,
     engine: Engine<K, V, E>,
     group: Group<K, Loaded<V, E>, Infallible>,
@@ -234,7 +234,7 @@ where
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             places: env.hasher("cache/places"),
-            policy: Arc::new(policy),
+            policy,
             policies,
             engine: Engine::new(&env, size, weigh),
             group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
@@ -304,12 +304,14 @@ where
         let now = self.0.env.coarse();
         match self.0.engine.get(key) {
             Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
-                let born = look_at.as_nanos().saturating_add_signed((i64::from(left) - i64::from(fresh)) * 1_000_000);
-                let born = Tick::from_nanos(born);
-                let source = if left < 0 { self.0.serve_put_off(key, now - born) } else { self.0.serve_fresh(key) };
-                Get::hit(Got { value, source, born, asked: now })
+                let source = if left.is_behind() {
+                    self.0.serve_put_off(key, now - fresh.before(left.from(look_at)))
+                } else {
+                    self.0.serve_fresh(key)
+                };
+                Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
-            found => self.look(key, found, load),
+            found => Get::apart(self.look(key, found, load)),
         }
     }
 
@@ -328,7 +330,7 @@ where
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
         };
-        Some(Got { value: entry.value()?.clone(), source, born: life.born(), asked: now })
+        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -339,9 +341,9 @@ where
     /// As [`set`](Cache::set), kept as told.
     pub fn set_with(&self, key: K, value: V, keep: &Keep) {
         let cache = &*self.0;
-        let policy = cache.policy(&key);
+        let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let (life, tags) = cache.life(&policy, keep, cache.env.now(), load);
+        let (life, tags) = cache.life(cache.policy(own.as_deref()), keep, cache.env.now(), load);
         cache.group.forget(&key);
         cache.count_put(&cache.engine.put(key, Entry::new(life, Content::Value(value, tags))));
     }
@@ -368,7 +370,7 @@ where
     /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
-        cache.tags.expire(cache.tags.tag(tag), cache.env.now(), smear);
+        cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
     }
 
     /// What it has done so far.
@@ -408,7 +410,7 @@ where
     }
 
     /// Loads what can still be served, unless somebody does.
-    fn refresh<F, L>(&self, key: K, policy: Arc<Policy>, entry: Entry<V, E>, now: Tick, load: L)
+    fn refresh<F, L>(&self, key: K, policy: Option<Box<Policy>>, entry: Entry<V, E>, now: Tick, load: L)
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
@@ -422,7 +424,7 @@ where
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
             let prior = entry.prior(now);
-            let errand = cache.errand(key, place, policy, Purpose::Refresh, Some(entry));
+            let errand = cache.errand(key, place, policy, Purpose::Refresh, now, Some(entry));
             Maybe::Load { load: errand.run(load(prior)) }
         });
         if let Some(flight) = flight {
@@ -444,8 +446,8 @@ where
         }
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
-        let policy = cache.policy(&key);
-        let patience = policy.patience.map(|patience| now + patience);
+        let policy = cache.own_policy(&key);
+        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
         let flight = cache.group.run_placed(key.clone(), |place| {
             led = true;
@@ -454,7 +456,7 @@ where
                 return Maybe::Known { loaded: Some(loaded) };
             }
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
-            let errand = cache.errand(key, place, policy, purpose, prior);
+            let errand = cache.errand(key, place, policy, purpose, now, prior);
             Maybe::Load { load: errand.run(load(before)) }
         });
         if !led && purpose == Purpose::Miss {
@@ -470,12 +472,17 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    fn policy(&self, key: &K) -> Arc<Policy> {
-        let own = self.policies.as_ref().and_then(|policies| policies(key));
-        own.map_or_else(|| Arc::clone(&self.policy), Arc::new)
+    /// What holds for this key alone, if anything does.
+    fn own_policy(&self, key: &K) -> Option<Box<Policy>> {
+        self.policies.as_ref().and_then(|policies| policies(key)).map(Box::new)
+    }
+
+    fn policy<'a>(&'a self, own: Option<&'a Policy>) -> &'a Policy {
+        own.unwrap_or(&self.policy)
     }
 
     /// What a caller who found this gets, and whether it has to be loaded.
+    #[inline]
     fn see<Q>(&self, key: &Q, found: Option<Entry<V, E>>, now: Tick) -> Sight<K, V, E>
     where
         K: Borrow<Q>,
@@ -487,29 +494,30 @@ where
             let put_off = life.look_at > life.fresh_until;
             let source = if put_off { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
             return Sight::Known(match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got { value, source, born: life.born(), asked: now }),
+                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
             });
         }
         let entry = Entry::new(life, entry.into_content());
         let Some(value) = entry.value().cloned() else { return Sight::Missing(None) };
-        let got = |source| Got { value, source, born: life.born(), asked: now };
+        let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
-        let policy = self.policy(&owned);
+        let own = self.own_policy(&owned);
+        let policy = self.policy(own.as_deref());
         match life.phase(now, policy.keep) {
             Phase::Fresh => Sight::Known(Get::hit(got(self.serve_fresh(key)))),
             Phase::Early => {
                 let got = got(self.serve_fresh(key));
                 if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - self.rng.unit()) {
-                    Sight::Again { got, key: owned, policy, entry }
+                    Sight::Again { got, key: owned, policy: own, entry }
                 } else {
                     Sight::Known(Get::hit(got))
                 }
             }
             Phase::Stale => {
                 self.serve_stale(key, now - life.born());
-                Sight::Again { got: got(Source::Stale), key: owned, policy, entry }
+                Sight::Again { got: got(Source::Stale), key: owned, policy: own, entry }
             }
             Phase::Kept => Sight::Missing(Some((entry, got(Source::StaleOnError)))),
             Phase::Gone => Sight::Missing(None),
@@ -521,11 +529,12 @@ where
         self: &Arc<Self>,
         key: K,
         place: Place,
-        policy: Arc<Policy>,
+        policy: Option<Box<Policy>>,
         purpose: Purpose,
+        asked: Tick,
         prior: Option<Entry<V, E>>,
     ) -> Errand<K, V, E> {
-        Errand { cache: Arc::clone(self), key, place, policy, purpose, prior, mark: self.tags.mark() }
+        Errand { cache: Arc::clone(self), key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
     }
 
     #[inline]

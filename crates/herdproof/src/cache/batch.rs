@@ -107,7 +107,7 @@ where
         let asked = keys.iter().filter(|key| seen.insert(*key));
         let asked = asked.map(|key| (key.clone(), cache.ask(key, now, &mut parts))).collect();
         if !parts.is_empty() {
-            cache.carry(parts, load);
+            cache.carry(parts, now, load);
         }
         GetMany { asked, batch: Batch { found: Vec::new(), absent: Vec::new(), failed: Vec::new() } }
     }
@@ -128,7 +128,7 @@ where
                     match self.loaded_since(&key, &entry) {
                         Some(loaded) => ticket.land(loaded),
                         None => {
-                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, Some(entry));
+                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, Some(entry));
                             parts.push(Part { errand, ticket });
                         }
                     }
@@ -138,8 +138,8 @@ where
             Sight::Missing(kept) => {
                 self.count_miss();
                 let (prior, fallback) = kept.unzip();
-                let policy = self.policy(key);
-                let patience = policy.patience.map(|patience| now + patience);
+                let policy = self.own_policy(key);
+                let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
                 let flight = match self.group.ticket(key.clone()) {
                     Ticketed::Joined(flight) => {
                         self.count_join();
@@ -149,7 +149,8 @@ where
                         match self.fresh(key, now) {
                             Some(loaded) => ticket.land(loaded),
                             None => {
-                                let errand = self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, prior);
+                                let errand =
+                                    self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, now, prior);
                                 parts.push(Part { errand, ticket });
                             }
                         }
@@ -162,7 +163,7 @@ where
     }
 
     /// Loads all these with one load: polled once in place, and only if it is not ready then, run on its own.
-    fn carry<F, L, B, T>(self: &Arc<Self>, parts: Vec<Part<K, V, E>>, load: L)
+    fn carry<F, L, B, T>(self: &Arc<Self>, parts: Vec<Part<K, V, E>>, asked: Tick, load: L)
     where
         F: Future<Output = Result<B, E>> + Send + 'static,
         L: FnOnce(Vec<K>) -> F,
@@ -176,12 +177,12 @@ where
             count(&self.tally.refreshes);
             self.env.tell(&Event::Refresh);
         }
-        let timeout = parts.iter().map(|part| part.errand.policy.load_timeout).min().unwrap_or_default();
+        let timeout = parts.iter().map(|part| part.errand.policy().load_timeout).min().unwrap_or_default();
         let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
         let cache = Arc::clone(self);
         let inside = Ticket::inside_of(parts.iter().map(|part| &part.ticket));
         let carried = inside.run(async move {
-            let ran = Caught { load: cache.admit(purpose, timeout, load) }.await;
+            let ran = Caught { load: cache.admit(purpose, asked, timeout, load) }.await;
             cache.deliver(parts, ran);
         });
         let mut carried = Box::pin(carried);

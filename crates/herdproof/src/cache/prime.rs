@@ -128,8 +128,8 @@ where
         let kept = cache.engine.peek(key).and_then(|entry| {
             let life = cache.expired_by_tag(&entry, key);
             let value = entry.value()?.clone();
-            let kept = life.phase(now, cache.policy(key).keep) == Phase::Kept;
-            kept.then(|| (entry, Got { value, source: Source::StaleOnError, born: life.born(), asked: now }))
+            let kept = life.phase(now, cache.policy(cache.own_policy(key).as_deref()).keep) == Phase::Kept;
+            kept.then(|| (entry, Got::new(value, Source::StaleOnError, life.born(), now)))
         });
         self.fetch(key, now, kept, Purpose::Prime, |_| Plain { load: load(key.clone()) })
     }
