@@ -30,7 +30,6 @@ use std::{
     time::Duration,
 };
 
-use crate::env::nanos;
 #[cfg(feature = "metrics")]
 pub use facade::Facade;
 
@@ -238,6 +237,10 @@ impl Event {
             Event::InFlight(depth) => to(Metric::InFlight, depth),
         }
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Observer for Counts {
