@@ -14,6 +14,7 @@ mod hedging;
 mod hot_key;
 mod impatient;
 mod keyed_mutex;
+mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
@@ -31,6 +32,7 @@ mod swr;
 mod throttle;
 mod token_refresh;
 mod ttl_jitter;
+mod unseen_plants;
 mod xfetch;
 
 use std::{error::Error, fmt};
@@ -76,6 +78,7 @@ const CATALOGUE: &[Scenario] = &[
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
+    unseen_plants::SCENARIO,
     hedging::SCENARIO,
     hot_key::SCENARIO,
     shared_failure::SCENARIO,

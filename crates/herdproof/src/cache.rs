@@ -264,7 +264,7 @@ where
             Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
                 let born = look_at.as_nanos().saturating_add_signed((i64::from(left) - i64::from(fresh)) * 1_000_000);
                 let source = if left < 0 { self.0.serve_put_off() } else { self.0.serve_fresh() };
-                Get::hit(Got { value, age: now - Tick::from_nanos(born), source })
+                Get::hit(Got { value, source, born: Tick::from_nanos(born), asked: now })
             }
             found => self.look(key, found, load),
         }
@@ -285,7 +285,7 @@ where
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
         };
-        Some(Got { value: entry.value()?.clone(), age: now - life.born(), source })
+        Some(Got { value: entry.value()?.clone(), source, born: life.born(), asked: now })
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -361,14 +361,14 @@ where
             let put_off = life.look_at > life.fresh_until;
             let source = if put_off { cache.serve_put_off() } else { cache.serve_fresh() };
             return match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got { value, age: now - life.born(), source }),
+                Content::Value(value, _) => Get::hit(Got { value, source, born: life.born(), asked: now }),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
             };
         }
         let entry = Entry::new(life, entry.into_content());
         let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
-        let got = |source| Got { value, age: now - life.born(), source };
+        let got = |source| Got { value, source, born: life.born(), asked: now };
         let owned = key.to_owned();
         let policy = cache.policy(&owned);
         match life.phase(now, policy.keep) {

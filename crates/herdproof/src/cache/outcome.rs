@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use crate::{error::Panic, gate::Refusal};
+use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +72,11 @@ impl<V> Prior<V> {
 pub struct Got<V> {
     /// The value.
     pub value: V,
-    /// How long ago it was loaded, to some milliseconds.
-    pub age: Duration,
     /// Where it is from, and why.
     pub source: Source,
+    // Not the difference, which most callers never ask for, and which costs a division.
+    pub(super) born: Tick,
+    pub(super) asked: Tick,
 }
 
 /// Where a value is from.
@@ -95,6 +96,11 @@ pub enum Source {
 }
 
 impl<V> Got<V> {
+    /// How long ago it was loaded, to some milliseconds.
+    pub fn age(&self) -> Duration {
+        self.asked - self.born
+    }
+
     /// Whether it is past its time.
     pub fn is_stale(&self) -> bool {
         matches!(self.source, Source::Stale | Source::StaleOnError)

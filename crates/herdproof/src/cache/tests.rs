@@ -94,8 +94,8 @@ fn what_is_there_is_not_loaded_again_and_its_age_is_known() {
     scene.pass(7 * SEC);
     let again = scene.ask(80 * MS);
     check(&again, 1, Source::Memory);
-    assert_eq!(again.unwrap().age, 7 * SEC);
-    assert_eq!(scene.cache.peek("key").unwrap().age, 7 * SEC);
+    assert_eq!(again.unwrap().age(), 7 * SEC);
+    assert_eq!(scene.cache.peek("key").unwrap().age(), 7 * SEC);
     assert_eq!(scene.loads(), 1);
 }
 
@@ -124,14 +124,14 @@ fn with_grace_a_crowd_makes_one_load_per_expiry_and_nobody_waits_after_the_first
     assert!(answers.iter().skip(80).all(|(_, waited)| waited.is_zero()));
     let stale = answers.iter().filter(|(got, _)| got.source == Source::Stale).count();
     assert!((160..=164).contains(&stale), "for the 80 ms of two loads: {stale}");
-    assert!(answers.iter().all(|(got, _)| got.age <= SEC + 81 * MS));
+    assert!(answers.iter().all(|(got, _)| got.age() <= SEC + 81 * MS));
 }
 
 #[test]
 fn without_grace_a_crowd_makes_one_load_per_expiry_and_nobody_gets_anything_stale() {
     let (scene, answers) = crowd(Policy::strict(SEC));
     assert_eq!(scene.loads(), 3);
-    assert!(answers.iter().all(|(got, _)| !got.is_stale() && got.age <= SEC));
+    assert!(answers.iter().all(|(got, _)| !got.is_stale() && got.age() <= SEC));
     assert!(answers.iter().all(|(_, waited)| *waited <= 80 * MS));
 }
 
@@ -197,7 +197,7 @@ fn a_failing_origin_is_asked_once_in_a_pause_and_what_is_there_is_served_but_not
         match scene.ask_failing(MS) {
             Ok(got) => {
                 assert_eq!((got.value, got.source), (1, Source::StaleOnError));
-                assert!(got.age <= 70 * SEC);
+                assert!(got.age() <= 70 * SEC);
                 stale += 1;
             }
             Err(error) => break error,
