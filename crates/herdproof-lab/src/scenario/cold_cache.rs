@@ -8,7 +8,9 @@
 //! for it: the cache is warm when the origin has been through all keys once. That is as fast as it can be. What is left is the line
 //! before the origin, in which all of them stand at once, and everything else that needs the origin behind them. A limit on loads
 //! keeps the line short, and tells those who cannot be served at once instead of after their timeout. A gate before the cache lets in
-//! as many lookups as make no more misses than the origin can serve. And who can choose when to take traffic fills the cache before.
+//! as many lookups as make no more misses than the origin can serve; it cannot know which of them would be hits, so it turns away
+//! some of those too, and pays only where the lookups themselves are what is scarce. And who can choose when to take traffic fills
+//! the cache before.
 
 use std::{sync::Arc, time::Duration};
 
@@ -92,7 +94,12 @@ fn run(settings: Settings) -> Report {
             0.15 * RATE,
             naive.calls_after(SEC) as f64,
         ),
-        Check::at_most(Source::Formula, "naive: 25 s later hardly anybody is served (%)", 10.0, naive.at_end()),
+        Check::at_most(
+            Source::Formula,
+            "naive: 25 s later only those are served who want what came in the first second, 50 keys of 500 (%)",
+            100.0 * (ORIGIN.capacity() * TIMEOUT.as_secs_f64() + ORIGIN.workers as f64) / KEYS as f64 + 2.0,
+            naive.at_end(),
+        ),
         Check::at_least(Source::Promise, "with the cache everybody is served again (%)", 99.0, {
             ours.iter().map(|run| run.at_end()).fold(100.0, f64::min)
         }),
@@ -109,7 +116,8 @@ fn run(settings: Settings) -> Report {
             KEYS as f64,
             coalesced.seen.longest_line as f64,
         ),
-        Check::equal(Source::Promise, "with the limit nobody stands before the origin", &0, &longest_line),
+        // A call stands there for no time at all if a worker is free.
+        Check::at_most(Source::Promise, "with the limit there is no line before the origin", 1.0, longest_line as f64),
         Check::at_most(
             Source::Promise,
             "with the limit those who are not served know it at once (median wait of the refused, ms)",
@@ -117,7 +125,7 @@ fn run(settings: Settings) -> Report {
             limited.refused_wait().as_secs_f64() * 1e3,
         ),
         Check::equal(Source::Promise, "filled first: nobody fails", &0, &{
-            primed.reads.between(primed.opened(), END).errors()
+            primed.reads.between(primed.opened, END).errors()
         }),
     ];
     let summary = format!(
@@ -138,6 +146,7 @@ fn run(settings: Settings) -> Report {
             Parameter::new("origin", format!("{:.0}/s", ORIGIN.capacity())),
             Parameter::new("timeout", format!("{TIMEOUT:?}")),
             Parameter::new("lost at", format!("{LOST:?}")),
+            Parameter::new("filled first", "no traffic until then"),
         ],
         arms: WAYS.into_iter().zip(&runs).map(|((_, name), run)| run.arm(name)).collect(),
         span: END,
@@ -147,7 +156,8 @@ fn run(settings: Settings) -> Report {
 }
 
 struct Run {
-    way: Way,
+    /// When it took traffic again.
+    opened: Duration,
     seen: Seen,
     reads: Reads,
 }
@@ -181,9 +191,10 @@ impl Run {
         if way == Way::Primed {
             sim.run(world.prime());
         }
+        let opened = env.now() - Tick::ZERO;
         sim.run(poisson(&env, &users, Tick::ZERO + END, |_| RATE, read));
         sim.run_until(Tick::ZERO + END + TIMEOUT * 2);
-        Run { way, seen: world.service.seen(), reads }
+        Run { opened, seen: world.service.seen(), reads }
     }
 
     fn calls(&self, from: Duration, to: Duration) -> u64 {
@@ -204,18 +215,12 @@ impl Run {
         self.reads.between(END - SEC * 5, END).percent_served()
     }
 
-    /// When it takes traffic again.
-    fn opened(&self) -> Duration {
-        let fill = Duration::from_secs_f64(KEYS as f64 / ORIGIN.capacity());
-        if self.way == Way::Primed { LOST + fill } else { LOST }
-    }
-
     /// How long after the loss everybody was served again: 99 of a hundred in every second from then on.
     fn recovered(&self) -> Option<Duration> {
         let good = |second: &u32| self.reads.between(SEC * *second, SEC * (*second + 1)).percent_served() >= 99.0;
         let end = u32::try_from(END.as_secs()).unwrap_or(0);
         let first = (0..end).rev().take_while(good).last()?;
-        Some((SEC * first).saturating_sub(LOST))
+        Some((SEC * first).max(self.opened) - LOST)
     }
 
     /// How long those who were not served waited to know it, half of them at most.
