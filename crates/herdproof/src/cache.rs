@@ -262,9 +262,8 @@ where
         let now = self.0.env.coarse();
         match self.0.engine.get(key) {
             Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
-                let born = look_at.as_nanos().saturating_add_signed((i64::from(left) - i64::from(fresh)) * 1_000_000);
-                let source = if left < 0 { self.0.serve_put_off() } else { self.0.serve_fresh() };
-                Get::hit(Got { value, source, born: Tick::from_nanos(born), asked: now })
+                let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
+                Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
             found => self.look(key, found, load),
         }
@@ -285,7 +284,7 @@ where
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
         };
-        Some(Got { value: entry.value()?.clone(), source, born: life.born(), asked: now })
+        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -361,14 +360,14 @@ where
             let put_off = life.look_at > life.fresh_until;
             let source = if put_off { cache.serve_put_off() } else { cache.serve_fresh() };
             return match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got { value, source, born: life.born(), asked: now }),
+                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
             };
         }
         let entry = Entry::new(life, entry.into_content());
         let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
-        let got = |source| Got { value, source, born: life.born(), asked: now };
+        let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
         let policy = cache.policy(&owned);
         match life.phase(now, policy.keep) {

@@ -179,7 +179,7 @@ fn resolve<V, E>(
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born }, led, .. }) => {
             let source = if led { Source::Loaded } else { Source::Joined };
-            return Ok(Got { value, source, born, asked: env.coarse() });
+            return Ok(Got::new(value, source, born, env.coarse()));
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),

@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
+use super::entry::Away;
 use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
@@ -74,9 +75,11 @@ pub struct Got<V> {
     pub value: V,
     /// Where it is from, and why.
     pub source: Source,
-    // Not the difference, which most callers never ask for, and which costs a division.
-    pub(super) born: Tick,
+    // What its age is reckoned from, when somebody asks for that.
     pub(super) asked: Tick,
+    pub(super) look_at: Tick,
+    pub(super) left: Away,
+    pub(super) fresh: Away,
 }
 
 /// Where a value is from.
@@ -96,9 +99,13 @@ pub enum Source {
 }
 
 impl<V> Got<V> {
-    /// How long ago it was loaded, to some milliseconds.
+    pub(super) fn new(value: V, source: Source, born: Tick, asked: Tick) -> Got<V> {
+        Got { value, source, asked, look_at: born, left: Away::NONE, fresh: Away::NONE }
+    }
+
+    /// How long ago it was loaded, to some milliseconds and a thousandth of its time to live.
     pub fn age(&self) -> Duration {
-        self.asked - self.born
+        self.asked - self.fresh.before(self.left.from(self.look_at))
     }
 
     /// Whether it is past its time.
