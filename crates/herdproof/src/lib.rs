@@ -97,6 +97,6 @@ mod guide {
     mod readme {}
 
     pages! {
-        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle warm
+        appointments backoff breaker cache connect flight gates hedge limit retry schedule shed shield sim throttle warm
     }
 }

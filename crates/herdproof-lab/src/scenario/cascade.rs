@@ -38,6 +38,8 @@ const TIMEOUT: Duration = SEC;
 const TRIES: u32 = 3;
 /// When the key expires and the herd comes.
 const EXPIRY: Duration = Duration::from_secs(10);
+/// When it should all be over, and when the run ends.
+const LATE: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(40);
 const BIN: Duration = Duration::from_millis(100);
 const TAG: &str = "odds";
@@ -180,7 +182,7 @@ impl Run {
 
     /// How many of a hundred are served of those who come in the last ten seconds.
     fn at_end(&self) -> f64 {
-        self.reads.between(END - SEC * 10, END).percent_served()
+        self.reads.between(LATE, END).percent_served()
     }
 
     fn arm(&self, name: &'static str) -> Arm {

@@ -43,6 +43,8 @@ const TTL: Duration = Duration::from_secs(50);
 const ORIGIN: Plan = Plan::new(5, Duration::from_millis(100));
 const TIMEOUT: Duration = SEC;
 const LOST: Duration = Duration::from_secs(5);
+/// When it should all be over, and when the run ends.
+const LATE: Duration = Duration::from_secs(25);
 const END: Duration = Duration::from_secs(30);
 const BIN: Duration = Duration::from_millis(100);
 /// Loads that may wait for their turn: what the origin does in half a timeout.
@@ -212,7 +214,7 @@ impl Run {
 
     /// How many of a hundred are served in the last five seconds.
     fn at_end(&self) -> f64 {
-        self.reads.between(END - SEC * 5, END).percent_served()
+        self.reads.between(LATE, END).percent_served()
     }
 
     /// How long after the loss everybody was served again: 99 of a hundred in every second from then on.
@@ -220,7 +222,7 @@ impl Run {
         let good = |second: &u32| self.reads.between(SEC * *second, SEC * (*second + 1)).percent_served() >= 99.0;
         let end = u32::try_from(END.as_secs()).unwrap_or(0);
         let first = (0..end).rev().take_while(good).last()?;
-        Some((SEC * first).max(self.opened) - LOST)
+        Some((SEC * first).max(self.opened).saturating_sub(LOST))
     }
 
     /// How long those who were not served waited to know it, half of them at most.
@@ -230,7 +232,7 @@ impl Run {
 
     fn arm(&self, name: &'static str) -> Arm {
         let after = self.reads.between(LOST, END);
-        let never = END - LOST;
+        let never = END.saturating_sub(LOST);
         let figures = vec![
             Figure::count("calls", "calls", self.seen.calls.total()),
             Figure::count("wasted", "for nobody", self.seen.wasted),
@@ -308,9 +310,9 @@ impl World {
             load
         });
         if missed {
-            lookup.missed()
+            lookup.missed();
         } else {
-            lookup.hit()
+            lookup.hit();
         }
         get.by(deadline).await.map(|got| got.value).map_err(|_| ())
     }

@@ -72,7 +72,7 @@ fn run(settings: Settings) -> Report {
     let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, plan, SALE));
     let [a, b, stale, c, d] = &runs;
     let usual = Run::new(settings.seed, Plan::A, USUAL);
-    let strict = [a, b, c, d].map(|run| run.stale_inventory());
+    let strict = [a, b, c, d].map(Run::stale_inventory);
     // At the opening and at two expiries; a load of either key.
     let expected = 3 * 2;
     // Those who come while a load is under way. Who has waited for the description then waits for the inventory, all at once.
@@ -105,7 +105,7 @@ fn run(settings: Settings) -> Report {
             c.description.between(OPENS + SEC, END).waited() as f64,
         ),
         Check::equal(Source::Promise, "D: reads that wait", &0, &d.waited()),
-        Check::equal(Source::Promise, "B, C, D: everybody is served", &[0; 3], &[b, c, d].map(|run| run.errors())),
+        Check::equal(Source::Promise, "B, C, D: everybody is served", &[0; 3], &[b, c, d].map(Run::errors)),
     ];
     let summary = format!(
         "without protection {:.0} % of the reads were served, on other days all. With a mutex all were, and {} waited; stale for all \

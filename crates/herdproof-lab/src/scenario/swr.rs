@@ -44,11 +44,15 @@ const LOAD: Duration = Duration::from_millis(80);
 /// When the cold start is over: the first reader has come and its load has landed.
 const COLD: Duration = Duration::from_millis(200);
 const SOFT: Duration = SEC;
+const GRACE: Duration = Duration::from_secs(4);
 const HARD: Duration = Duration::from_secs(5);
 const ON_ERROR: Duration = Duration::from_secs(60);
 /// When the origin is down, and when the run ends.
 const DOWN: Duration = Duration::from_secs(10);
+const OUTAGE: Duration = Duration::from_secs(10);
 const UP: Duration = Duration::from_secs(20);
+/// How long after the beginning of the outage the value is not past its hard end, however old it was then.
+const STILL_THERE: Duration = Duration::from_millis(3_900);
 const END: Duration = Duration::from_secs(30);
 /// How long after its answer a request is over.
 const CLOSED: Duration = Duration::from_millis(5);
@@ -82,18 +86,18 @@ fn run(settings: Settings) -> Report {
     let seed = settings.seed;
     let samples = SAMPLES.map(|(sample, _)| Run::new(seed, RATE, END, true, |world| world.sample(sample)));
     // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
-    let rule = Policy::new(SOFT).early(0.0).jitter(0.0).grace(HARD - SOFT).failed(SEC / 2);
+    let rule = Policy::new(SOFT).early(0.0).jitter(0.0).grace(GRACE).failed(SEC / 2);
     let cached = |policy: &Policy| Run::new(seed, RATE, END, true, |world| world.cache(policy.clone()));
     let cache = cached(&rule);
     let longer = cached(&rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));
     let calm = |policy: Policy| Run::new(seed, HERD, CALM, false, |world| world.cache(policy.clone()));
-    let grace = calm(Policy::strict(SOFT).grace(HARD - SOFT));
+    let grace = calm(Policy::strict(SOFT).grace(GRACE));
     let strict = calm(Policy::strict(SOFT));
     let mut checks = autopsies(&samples);
     checks.extend(ours(&cache, &longer));
     checks.extend(boundaries(&grace, &strict));
     let while_down = samples.each_ref().map(Run::in_outage);
-    let never_well = samples.iter().filter(|run| run.after().oldest() > HARD - SEC).count();
+    let never_well = samples.iter().filter(|run| run.after().oldest() > GRACE).count();
     let summary = format!(
         "while the origin was down for ten seconds, the samples called it {} to {} times, and after it {never_well} of the 4 still \
          refreshed nothing. The cache called it {} times and served nothing older than 5 s; told to keep values for errors, it \
@@ -164,7 +168,7 @@ fn autopsies([each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check> {
         Check::at_least(
             Source::Article,
             "stale for ever: as old as the outage is long (s)",
-            (UP - DOWN).as_secs_f64(),
+            OUTAGE.as_secs_f64(),
             for_ever.reads.all().oldest().as_secs_f64(),
         ),
     ]
@@ -172,7 +176,7 @@ fn autopsies([each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check> {
 
 fn ours(cache: &Run, longer: &Run) -> Vec<Check> {
     // From half a second to a second apart.
-    let attempts = 2.0 * (UP - DOWN).as_secs_f64() + 1.0;
+    let attempts = 2.0 * OUTAGE.as_secs_f64() + 1.0;
     vec![
         Check::at_most(Source::Promise, "cache: calls while the origin is down", attempts, cache.in_outage() as f64),
         Check::at_most(
@@ -182,7 +186,7 @@ fn ours(cache: &Run, longer: &Run) -> Vec<Check> {
             cache.reads.all().oldest().as_secs_f64(),
         ),
         Check::equal(Source::Promise, "cache: nobody fails before the hard end or after the outage", &0, &{
-            cache.reads.between(Duration::ZERO, DOWN + HARD - SOFT - LOAD).errors()
+            cache.reads.between(Duration::ZERO, DOWN + STILL_THERE).errors()
                 + cache.reads.between(UP + SEC, END).errors()
         }),
         Check::equal(Source::Promise, "with on_error: readers who fail", &0, &longer.reads.all().errors()),
@@ -192,7 +196,7 @@ fn ours(cache: &Run, longer: &Run) -> Vec<Check> {
         Check::at_most(
             Source::Promise,
             "with on_error: as old as the outage, and one pause and load more (s)",
-            (UP - DOWN + SOFT + SEC + LOAD).as_secs_f64(),
+            (OUTAGE + SOFT + SEC + LOAD).as_secs_f64(),
             longer.reads.all().oldest().as_secs_f64(),
         ),
     ]
@@ -250,7 +254,7 @@ impl Run {
                 clock.sleep(DOWN).await;
                 *wasted.lock() = service.seen().wasted;
                 service.change(|plan| plan.down = true);
-                clock.sleep(UP - DOWN).await;
+                clock.sleep(OUTAGE).await;
                 service.change(|plan| plan.down = false);
             })
             .detach();

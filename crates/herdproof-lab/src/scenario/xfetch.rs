@@ -127,7 +127,7 @@ impl Refreshes {
             cache.invalidate(&"key");
             let got = sim.run(cache.get(&"key", || load(&env, &origin)));
             let loaded = got.expect("the origin is up").value;
-            sim.run_until(loaded + (TTL - Duration::from_secs_f64(earliest(beta))));
+            sim.run_until(loaded + TTL.saturating_sub(Duration::from_secs_f64(earliest(beta))));
             let end = loaded + TTL;
             let mut began = Vec::new();
             let read = |_| {
