@@ -7,6 +7,7 @@ mod breaker_reclose;
 mod callers;
 mod cascade;
 mod cold_cache;
+mod cold_instance;
 mod connection_storm;
 mod cron;
 mod flash_sale;
@@ -18,6 +19,7 @@ mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod outlier_ejection;
 mod polling;
 mod priority_shedding;
 mod readers;
@@ -75,6 +77,7 @@ const CATALOGUE: &[Scenario] = &[
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
+    outlier_ejection::SCENARIO,
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
@@ -97,6 +100,7 @@ const CATALOGUE: &[Scenario] = &[
     cron::SCENARIO,
     polling::SCENARIO,
     autoscale::SCENARIO,
+    cold_instance::SCENARIO,
 ];
 
 /// Every scenario there is.

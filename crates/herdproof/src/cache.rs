@@ -114,7 +114,7 @@ struct Inner<K, V, E> {
     rng: Rng,
     /// Hashes keys for the place of each within a smear.
     places: MapHasher,
-    policy: Arc<Policy>,
+    policy: Policy,
     policies: Option<Policies<K>>,
     engine: Engine<K, V, E>,
     group: Group<K, Loaded<V, E>, Infallible>,
@@ -194,7 +194,7 @@ where
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             places: env.hasher("cache/places"),
-            policy: Arc::new(policy),
+            policy,
             policies,
             engine: Engine::new(&env, size, weigh),
             group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
@@ -265,7 +265,7 @@ where
                 let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
                 Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
-            found => self.look(key, found, load),
+            found => Get::apart(self.look(key, found, load)),
         }
     }
 
@@ -295,9 +295,9 @@ where
     /// As [`set`](Cache::set), kept as told.
     pub fn set_with(&self, key: K, value: V, keep: &Keep) {
         let cache = &*self.0;
-        let policy = cache.policy(&key);
+        let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let (life, tags) = cache.life(&policy, keep, cache.env.now(), load);
+        let (life, tags) = cache.life(cache.policy(own.as_deref()), keep, cache.env.now(), load);
         cache.group.forget(&key);
         cache.count_put(&cache.engine.put(key, Entry::new(life, Content::Value(value, tags))));
     }
@@ -369,13 +369,14 @@ where
         let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
         let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
-        let policy = cache.policy(&owned);
+        let own = cache.own_policy(&owned);
+        let policy = cache.policy(own.as_deref());
         match life.phase(now, policy.keep) {
             Phase::Fresh => Get::hit(got(cache.serve_fresh())),
             Phase::Early => {
                 let got = got(cache.serve_fresh());
                 if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - cache.rng.unit()) {
-                    self.refresh(owned, policy, entry, now, load);
+                    self.refresh(owned, own, entry, now, load);
                 }
                 Get::hit(got)
             }
@@ -383,7 +384,7 @@ where
                 cache.tally.stale();
                 cache.env.tell(&Event::CacheStale);
                 let got = got(Source::Stale);
-                self.refresh(owned, policy, entry, now, load);
+                self.refresh(owned, own, entry, now, load);
                 Get::hit(got)
             }
             Phase::Kept => self.fetch(key, now, Some((entry, got(Source::StaleOnError))), load),
@@ -392,7 +393,7 @@ where
     }
 
     /// Loads what can still be served, unless somebody does.
-    fn refresh<F, L>(&self, key: K, policy: Arc<Policy>, entry: Entry<V, E>, now: Tick, load: L)
+    fn refresh<F, L>(&self, key: K, policy: Option<Box<Policy>>, entry: Entry<V, E>, now: Tick, load: L)
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
@@ -408,7 +409,8 @@ where
             let load = load(entry.prior(now));
             let mark = cache.tags.mark();
             let cache = Arc::clone(cache);
-            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, prior: Some(entry), mark };
+            let prior = Some(entry);
+            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, asked: now, prior, mark };
             Maybe::Load { load: errand.run(load) }
         });
         if let Some(flight) = flight {
@@ -429,8 +431,8 @@ where
         cache.env.tell(&Event::CacheMiss);
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
-        let policy = cache.policy(&key);
-        let patience = policy.patience.map(|patience| now + patience);
+        let policy = cache.own_policy(&key);
+        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
         let flight = cache.group.run_placed(key.clone(), |place| {
             led = true;
@@ -441,7 +443,7 @@ where
             let load = load(prior.as_ref().and_then(|prior| prior.prior(now)));
             let mark = cache.tags.mark();
             let cache = Arc::clone(cache);
-            let errand = Errand { cache, key, place, policy, purpose: Purpose::Miss, prior, mark };
+            let errand = Errand { cache, key, place, policy, purpose: Purpose::Miss, asked: now, prior, mark };
             Maybe::Load { load: errand.run(load) }
         });
         if !led {
@@ -457,9 +459,13 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    fn policy(&self, key: &K) -> Arc<Policy> {
-        let own = self.policies.as_ref().and_then(|policies| policies(key));
-        own.map_or_else(|| Arc::clone(&self.policy), Arc::new)
+    /// What holds for this key alone, if anything does.
+    fn own_policy(&self, key: &K) -> Option<Box<Policy>> {
+        self.policies.as_ref().and_then(|policies| policies(key)).map(Box::new)
+    }
+
+    fn policy<'a>(&'a self, own: Option<&'a Policy>) -> &'a Policy {
+        own.unwrap_or(&self.policy)
     }
 
     #[inline]

@@ -71,6 +71,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Away(u16);
 
+#[expect(clippy::cast_possible_truncation, reason = "what is cut off has been shifted out or compared")]
 impl Away {
     const BITS: u32 = 10;
     const BEHIND: u16 = 1 << 15;
@@ -78,7 +79,7 @@ impl Away {
 
     /// The longest of these that is not longer.
     fn at_most(time: Duration) -> Away {
-        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let millis = nanos(time) / 1_000_000;
         let exponent = (u64::BITS - millis.leading_zeros()).saturating_sub(Self::BITS);
         if exponent > 31 {
             Away(!Self::BEHIND)
@@ -125,11 +126,12 @@ impl Away {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoadTime(u8);
 
+#[expect(clippy::cast_possible_truncation, reason = "what is cut off has been shifted out or compared")]
 impl LoadTime {
     const BITS: u32 = 3;
 
     pub(super) fn new(time: Duration) -> LoadTime {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let micros = nanos(time) / 1_000;
         if micros < 1 << Self::BITS {
             return LoadTime(micros as u8);
         }
@@ -149,8 +151,7 @@ impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
         let fresh_until = now + fresh;
-        let lead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * EARLIEST;
-        let lead = Duration::try_from_secs_f64(lead).unwrap_or(Duration::MAX).min(fresh / 2);
+        let lead = scaled(load.max(SHORTEST_LOAD), beta * EARLIEST).min(fresh / 2);
         // As it will be kept, so that the end is exact.
         let lead = if beta > 0.0 { Away::at_most(lead) } else { Away::NONE };
         Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
@@ -206,15 +207,14 @@ impl Life {
 
     /// How long loads take, this one included: an average that forgets.
     pub(super) fn learn(before: Option<Duration>, took: Duration) -> Duration {
-        before.map_or(took, |before| before.mul_f64(MEMORY) + took.mul_f64(1.0 - MEMORY))
+        before.map_or(took, |before| scaled(before, MEMORY) + scaled(took, 1.0 - MEMORY))
     }
 }
 
 /// Whether to refresh an entry before its end, given a number drawn from `(0, 1]`: the more probable the closer the end is and
 /// the longer the load takes. Callers who act on their own would do so e^(1/beta) times in the mean, however many they are.
 pub(super) fn fires(now: Tick, fresh_until: Tick, load: Duration, beta: f64, draw: f64) -> bool {
-    let ahead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * -draw.ln();
-    now + Duration::try_from_secs_f64(ahead).unwrap_or(Duration::MAX) >= fresh_until
+    now + scaled(load.max(SHORTEST_LOAD), beta * -draw.ln()) >= fresh_until
 }
 
 impl<V: Clone, E> Entry<V, E> {
@@ -296,6 +296,12 @@ impl<V: Clone, E> Clone for Entry<V, E> {
             }
         }
     }
+}
+
+/// So many times as long, to the microsecond or so; for ever, if that is too long to count.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
+pub(super) fn scaled(time: Duration, by: f64) -> Duration {
+    Duration::from_nanos((nanos(time) as f64 * by) as u64)
 }
 
 fn back(tick: Tick, by: Duration) -> Tick {

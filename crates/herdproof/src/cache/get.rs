@@ -53,6 +53,16 @@ where
         Get(State::Hit(Some(got)))
     }
 
+    /// The same, built anew: else a hit would be written to where the other is returned, and moved from there.
+    #[inline]
+    pub(super) fn apart(get: Get<V, E>) -> Get<V, E> {
+        Get(match get.0 {
+            State::Hit(got) => State::Hit(got),
+            State::Failed(error) => State::Failed(error),
+            State::Waiting(waiting) => State::Waiting(waiting),
+        })
+    }
+
     pub(super) fn failed(error: GetError<E>) -> Get<V, E> {
         Get(State::Failed(Some(error)))
     }
@@ -178,8 +188,9 @@ fn resolve<V, E>(
 ) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born }, led, .. }) => {
-            let source = if led { Source::Loaded } else { Source::Joined };
-            return Ok(Got::new(value, source, born, env.coarse()));
+            // What was loaded for this caller was loaded just now.
+            let (source, now) = if led { (Source::Loaded, born) } else { (Source::Joined, env.coarse()) };
+            return Ok(Got::new(value, source, born, now));
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::entry::scaled;
+
 /// What holds for an entry; see the [module](super) for the words. Made with [`new`](Policy::new) and changed by its setters.
 ///
 /// ```
@@ -70,7 +72,7 @@ impl Policy {
         self
     }
 
-    /// How eagerly an entry in use is refreshed before its end: beta of XFetch, 1 unless told otherwise, 0 for never.
+    /// How eagerly an entry in use is refreshed before its end: the beta of `XFetch`, 1 unless told otherwise, 0 for never.
     pub fn early(mut self, beta: f64) -> Policy {
         self.beta = if beta.is_nan() { 0.0 } else { beta.clamp(0.0, 100.0) };
         self
@@ -112,7 +114,7 @@ impl Policy {
 
     /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.
     pub(super) fn jittered(&self, time: Duration, draw: f64) -> Duration {
-        time.mul_f64(1.0 - self.jitter * draw)
+        scaled(time, 1.0 - self.jitter * draw)
     }
 }
 
