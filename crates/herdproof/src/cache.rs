@@ -45,12 +45,17 @@
 //! ```
 
 mod admission;
+mod batch;
+mod blocking;
 mod engine;
 mod entry;
 mod get;
+mod hint;
+mod hot;
 mod load;
 mod outcome;
 mod policy;
+mod prime;
 mod stats;
 mod sweep;
 mod tags;
@@ -67,12 +72,17 @@ use std::{
 };
 
 use admission::Admission;
+pub use batch::{Batch, GetMany};
 use engine::{Engine, Size, Weigh};
 use entry::{Content, Entry, Life, Phase};
 pub use get::Get;
+pub use hint::Hint;
+pub use hot::HotKey;
+use hot::Sketch;
 use load::{Errand, Loaded, Maybe, Plain, Purpose};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
+pub use prime::Primed;
 pub use stats::Stats;
 use stats::{Tally, count};
 use tags::Tags;
@@ -80,7 +90,7 @@ use tags::Tags;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::{Abandon, Group},
+    flight::{Abandon, Group, Place},
     gate::Gate,
 };
 
@@ -105,9 +115,31 @@ pub struct CacheBuilder<K, V> {
     limit: Option<Box<dyn Admission>>,
     max_followers: u32,
     sweep: Duration,
+    hot: Option<f64>,
 }
 
 type Policies<K> = Box<dyn Fn(&K) -> Option<Policy> + Send + Sync>;
+
+/// What can stand in for a load that fails, as an entry and as an answer.
+type Kept<V, E> = (Entry<V, E>, Got<V>);
+
+/// What a caller gets, and what there is to do.
+enum Sight<K, V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    Known(Get<V, E>),
+    /// It is served, and to be loaded again.
+    Again {
+        got: Got<V>,
+        key: K,
+        policy: Option<Box<Policy>>,
+        entry: Entry<V, E>,
+    },
+    /// It has to be waited for.
+    Missing(Option<Kept<V, E>>),
+}
 
 struct Inner<K, V, E> {
     env: Env,
@@ -121,6 +153,7 @@ struct Inner<K, V, E> {
     tags: Tags,
     limit: Option<Box<dyn Admission>>,
     tally: Tally,
+    hot: Option<Sketch>,
 }
 
 impl<K, V> CacheBuilder<K, V>
@@ -186,9 +219,16 @@ where
         self
     }
 
+    /// Watches for hot keys: those with at least this share of all hits, a hundredth at the least. Not watched for unless
+    /// told; see [`hot_keys`](Cache::hot_keys).
+    pub fn hot(mut self, share: f64) -> Self {
+        self.hot = Some(share);
+        self
+    }
+
     /// The cache. Its sweeper is a task; where there is no runtime, there is none, and entries make room when it is needed.
     pub fn build<E: Send + Sync + 'static>(self) -> Cache<K, V, E> {
-        let CacheBuilder { env, size, weigh, policy, policies, limit, max_followers, sweep } = self;
+        let CacheBuilder { env, size, weigh, policy, policies, limit, max_followers, sweep, hot } = self;
         // A load goes on without its callers, for as long as it may take; it has its own timeout.
         let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
         let cache = Arc::new(Inner {
@@ -201,6 +241,7 @@ where
             tags: Tags::new(&env),
             limit,
             tally: Tally::new(),
+            hot: hot.map(Sketch::new),
             env: env.clone(),
         });
         if env.can_spawn() {
@@ -226,6 +267,7 @@ where
             limit: None,
             max_followers: 1_000_000,
             sweep: Duration::from_secs(60),
+            hot: None,
         }
     }
 }
@@ -262,7 +304,11 @@ where
         let now = self.0.env.coarse();
         match self.0.engine.get(key) {
             Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
-                let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
+                let source = if left.is_behind() {
+                    self.0.serve_put_off(key, now - fresh.before(left.from(look_at)))
+                } else {
+                    self.0.serve_fresh(key)
+                };
                 Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
             found => Get::apart(self.look(key, found, load)),
@@ -324,7 +370,7 @@ where
     /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
-        cache.tags.expire(cache.tags.tag(tag), cache.env.now(), smear);
+        cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
     }
 
     /// What it has done so far.
@@ -352,43 +398,14 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let cache = &*self.0;
-        let now = cache.env.now();
-        let Some(entry) = found else { return self.fetch(key, now, None, load) };
-        let life = cache.expired_by_tag(&entry, key);
-        if now < life.look_at {
-            let put_off = life.look_at > life.fresh_until;
-            let source = if put_off { cache.serve_put_off() } else { cache.serve_fresh() };
-            return match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
-                Content::Absent => Get::failed(GetError::Absent),
-                Content::Failed(error) => Get::failed(GetError::Load(error)),
-            };
-        }
-        let entry = Entry::new(life, entry.into_content());
-        let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
-        let got = |source| Got::new(value, source, life.born(), now);
-        let owned = key.to_owned();
-        let own = cache.own_policy(&owned);
-        let policy = cache.policy(own.as_deref());
-        match life.phase(now, policy.keep) {
-            Phase::Fresh => Get::hit(got(cache.serve_fresh())),
-            Phase::Early => {
-                let got = got(cache.serve_fresh());
-                if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - cache.rng.unit()) {
-                    self.refresh(owned, own, entry, now, load);
-                }
+        let now = self.0.env.now();
+        match self.0.see(key, found, now) {
+            Sight::Known(get) => get,
+            Sight::Again { got, key, policy, entry } => {
+                self.refresh(key, policy, entry, now, load);
                 Get::hit(got)
             }
-            Phase::Stale => {
-                cache.tally.stale();
-                cache.env.tell(&Event::CacheStale);
-                let got = got(Source::Stale);
-                self.refresh(owned, own, entry, now, load);
-                Get::hit(got)
-            }
-            Phase::Kept => self.fetch(key, now, Some((entry, got(Source::StaleOnError))), load),
-            Phase::Gone => self.fetch(key, now, None, load),
+            Sight::Missing(kept) => self.fetch(key, now, kept, Purpose::Miss, load),
         }
     }
 
@@ -406,12 +423,9 @@ where
             }
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
-            let load = load(entry.prior(now));
-            let mark = cache.tags.mark();
-            let cache = Arc::clone(cache);
-            let prior = Some(entry);
-            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, asked: now, prior, mark };
-            Maybe::Load { load: errand.run(load) }
+            let prior = entry.prior(now);
+            let errand = cache.errand(key, place, policy, Purpose::Refresh, now, Some(entry));
+            Maybe::Load { load: errand.run(load(prior)) }
         });
         if let Some(flight) = flight {
             flight.detach();
@@ -419,7 +433,7 @@ where
     }
 
     /// Loads what has to be waited for, or joins whoever does.
-    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, kept: Option<(Entry<V, E>, Got<V>)>, load: L) -> Get<V, E>
+    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, kept: Option<Kept<V, E>>, purpose: Purpose, load: L) -> Get<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -427,8 +441,9 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        count(&cache.tally.misses);
-        cache.env.tell(&Event::CacheMiss);
+        if purpose == Purpose::Miss {
+            cache.count_miss();
+        }
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
@@ -440,14 +455,12 @@ where
             if let Some(loaded) = cache.fresh(&key, now) {
                 return Maybe::Known { loaded: Some(loaded) };
             }
-            let load = load(prior.as_ref().and_then(|prior| prior.prior(now)));
-            let mark = cache.tags.mark();
-            let cache = Arc::clone(cache);
-            let errand = Errand { cache, key, place, policy, purpose: Purpose::Miss, asked: now, prior, mark };
-            Maybe::Load { load: errand.run(load) }
+            let before = prior.as_ref().and_then(|prior| prior.prior(now));
+            let errand = cache.errand(key, place, policy, purpose, now, prior);
+            Maybe::Load { load: errand.run(load(before)) }
         });
-        if !led {
-            count(&cache.tally.joins);
+        if !led && purpose == Purpose::Miss {
+            cache.count_join();
         }
         Get::waiting(&cache.env, flight, fallback, patience)
     }
@@ -468,18 +481,93 @@ where
         own.unwrap_or(&self.policy)
     }
 
+    /// What a caller who found this gets, and whether it has to be loaded.
     #[inline]
-    fn serve_fresh(&self) -> Source {
-        self.tally.hit();
+    fn see<Q>(&self, key: &Q, found: Option<Entry<V, E>>, now: Tick) -> Sight<K, V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let Some(entry) = found else { return Sight::Missing(None) };
+        let life = self.expired_by_tag(&entry, key);
+        if now < life.look_at {
+            let put_off = life.look_at > life.fresh_until;
+            let source = if put_off { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
+            return Sight::Known(match entry.into_content() {
+                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
+                Content::Absent => Get::failed(GetError::Absent),
+                Content::Failed(error) => Get::failed(GetError::Load(error)),
+            });
+        }
+        let entry = Entry::new(life, entry.into_content());
+        let Some(value) = entry.value().cloned() else { return Sight::Missing(None) };
+        let got = |source| Got::new(value, source, life.born(), now);
+        let owned = key.to_owned();
+        let own = self.own_policy(&owned);
+        let policy = self.policy(own.as_deref());
+        match life.phase(now, policy.keep) {
+            Phase::Fresh => Sight::Known(Get::hit(got(self.serve_fresh(key)))),
+            Phase::Early => {
+                let got = got(self.serve_fresh(key));
+                if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - self.rng.unit()) {
+                    Sight::Again { got, key: owned, policy: own, entry }
+                } else {
+                    Sight::Known(Get::hit(got))
+                }
+            }
+            Phase::Stale => {
+                self.serve_stale(key, now - life.born());
+                Sight::Again { got: got(Source::Stale), key: owned, policy: own, entry }
+            }
+            Phase::Kept => Sight::Missing(Some((entry, got(Source::StaleOnError)))),
+            Phase::Gone => Sight::Missing(None),
+        }
+    }
+
+    /// A load that is to begin now: whatever is expired from here on, it sees.
+    fn errand(
+        self: &Arc<Self>,
+        key: K,
+        place: Place,
+        policy: Option<Box<Policy>>,
+        purpose: Purpose,
+        asked: Tick,
+        prior: Option<Entry<V, E>>,
+    ) -> Errand<K, V, E> {
+        Errand { cache: Arc::clone(self), key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
+    }
+
+    #[inline]
+    fn serve_fresh<Q: Hash + ?Sized>(&self, key: &Q) -> Source {
+        if hot::is_sample(self.tally.hit()) {
+            self.sample(key);
+        }
         self.env.tell(&Event::CacheHit);
         Source::Memory
     }
 
     #[inline]
-    fn serve_put_off(&self) -> Source {
-        self.tally.stale();
-        self.env.tell(&Event::CacheStale);
+    fn serve_put_off<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) -> Source {
+        self.serve_stale(key, age);
         Source::StaleOnError
+    }
+
+    #[inline]
+    fn serve_stale<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) {
+        if hot::is_sample(self.tally.stale()) {
+            self.sample(key);
+        }
+        self.env.tell(&Event::CacheStale { age });
+    }
+
+    fn count_miss(&self) {
+        count(&self.tally.misses);
+        self.env.tell(&Event::CacheMiss);
+    }
+
+    fn count_join(&self) {
+        count(&self.tally.joins);
+        self.env.tell(&Event::CacheJoin);
     }
 
     /// The times of an entry, once its tags have had their say.
@@ -545,3 +633,6 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;

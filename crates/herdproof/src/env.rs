@@ -165,6 +165,20 @@ impl Env {
         self.start(future, Some(name.into()), Location::caller())
     }
 
+    /// Starts work that blocks, on a thread that is there for it. Gives it back where there is none: without a runtime, and in
+    /// a simulation.
+    pub(crate) fn spawn_blocking<T, W>(&self, work: W) -> Result<Task<T>, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        match &*self.inner {
+            Inner::System(system) => system.spawn_blocking(work).map(|handle| Task(task::Kind::System(handle))),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => Err(work),
+        }
+    }
+
     /// Whether a task can be started here.
     pub(crate) fn can_spawn(&self) -> bool {
         match &*self.inner {

@@ -19,6 +19,9 @@
 //! assert_eq!(counts.collapse_ratio(), Some(100.0));
 //! ```
 
+#[cfg(feature = "metrics")]
+mod facade;
+
 use std::{
     sync::{
         Arc,
@@ -26,6 +29,10 @@ use std::{
     },
     time::Duration,
 };
+
+use crate::env::nanos;
+#[cfg(feature = "metrics")]
+pub use facade::Facade;
 
 /// Something that happened and that somebody may want to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +59,21 @@ pub enum Event {
     /// A lookup was answered from memory.
     CacheHit,
     /// A lookup was answered from memory with a value past its time.
-    CacheStale,
+    CacheStale {
+        /// How long ago it was loaded.
+        age: Duration,
+    },
     /// A lookup found nothing to serve.
     CacheMiss,
+    /// A lookup that found nothing to serve shares a load that is under way.
+    CacheJoin,
+    /// Entries had to go to make room.
+    CacheEvicted {
+        /// How many.
+        entries: u64,
+    },
+    /// An entry was not kept, because it alone would take too much room.
+    CacheTooHeavy,
     /// An entry is loaded again while it can still be served.
     Refresh,
     /// What was loaded was not kept: the key was invalidated or set, or its tag expired, in the meantime.
@@ -138,7 +157,11 @@ metrics! {
     FlightShared   Counter "herdproof_flight_shared_total"         "Callers answered by a load that another caller began."
     CacheHits      Counter "herdproof_cache_hits_total"            "Lookups answered from memory with a fresh value."
     CacheStale     Counter "herdproof_cache_stale_total"           "Lookups answered from memory with a stale value."
+    CacheStaleAge  Counter "herdproof_cache_stale_age_nanoseconds_total" "How long ago stale values had been loaded when they were served, all together, in nanoseconds."
     CacheMisses    Counter "herdproof_cache_misses_total"          "Lookups that found nothing to serve."
+    CacheJoins     Counter "herdproof_cache_joins_total"           "Lookups that found nothing to serve and shared a load that was under way."
+    CacheEvictions Counter "herdproof_cache_evictions_total"       "Entries that had to go to make room."
+    CacheTooHeavy  Counter "herdproof_cache_too_heavy_total"       "Entries that were not kept because one alone would take too much room."
     Refreshes      Counter "herdproof_refreshes_total"             "Loads begun while the entry could still be served."
     Fenced         Counter "herdproof_fenced_fills_total"          "Loads whose value was out of date before it could be kept."
     Retries        Counter "herdproof_retries_total"               "Attempts made again after a failure."
@@ -182,31 +205,47 @@ impl Counts {
     }
 }
 
+impl Event {
+    /// The metrics it moves, and by how much; a gauge is moved to that number.
+    fn moves(&self, mut to: impl FnMut(Metric, u64)) {
+        match *self {
+            Event::EdgeRequest => to(Metric::EdgeRequests, 1),
+            Event::OriginRequest => to(Metric::OriginRequests, 1),
+            Event::OriginAnswer { ok, took } => {
+                to(Metric::OriginFailures, u64::from(!ok));
+                to(Metric::OriginNanos, nanos(took));
+            }
+            Event::Load => to(Metric::Loads, 1),
+            Event::FlightShared { followers } => to(Metric::FlightShared, followers),
+            Event::CacheHit => to(Metric::CacheHits, 1),
+            Event::CacheStale { age } => {
+                to(Metric::CacheStale, 1);
+                to(Metric::CacheStaleAge, nanos(age));
+            }
+            Event::CacheMiss => to(Metric::CacheMisses, 1),
+            Event::CacheJoin => to(Metric::CacheJoins, 1),
+            Event::CacheEvicted { entries } => to(Metric::CacheEvictions, entries),
+            Event::CacheTooHeavy => to(Metric::CacheTooHeavy, 1),
+            Event::Refresh => to(Metric::Refreshes, 1),
+            Event::Fenced => to(Metric::Fenced, 1),
+            Event::Retry => to(Metric::Retries, 1),
+            Event::Hedge => to(Metric::Hedges, 1),
+            Event::Refusal => to(Metric::Refusals, 1),
+            Event::Trip => to(Metric::Trips, 1),
+            Event::LockAttempt => to(Metric::LockAttempts, 1),
+            Event::Handshake => to(Metric::Handshakes, 1),
+            Event::QueueDepth(depth) => to(Metric::QueueDepth, depth),
+            Event::InFlight(depth) => to(Metric::InFlight, depth),
+        }
+    }
+}
+
 impl Observer for Counts {
     fn observe(&self, event: &Event) {
-        match *event {
-            Event::EdgeRequest => self.add(Metric::EdgeRequests, 1),
-            Event::OriginRequest => self.add(Metric::OriginRequests, 1),
-            Event::OriginAnswer { ok, took } => {
-                self.add(Metric::OriginFailures, u64::from(!ok));
-                self.add(Metric::OriginNanos, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-            }
-            Event::Load => self.add(Metric::Loads, 1),
-            Event::FlightShared { followers } => self.add(Metric::FlightShared, followers),
-            Event::CacheHit => self.add(Metric::CacheHits, 1),
-            Event::CacheStale => self.add(Metric::CacheStale, 1),
-            Event::CacheMiss => self.add(Metric::CacheMisses, 1),
-            Event::Refresh => self.add(Metric::Refreshes, 1),
-            Event::Fenced => self.add(Metric::Fenced, 1),
-            Event::Retry => self.add(Metric::Retries, 1),
-            Event::Hedge => self.add(Metric::Hedges, 1),
-            Event::Refusal => self.add(Metric::Refusals, 1),
-            Event::Trip => self.add(Metric::Trips, 1),
-            Event::LockAttempt => self.add(Metric::LockAttempts, 1),
-            Event::Handshake => self.add(Metric::Handshakes, 1),
-            Event::QueueDepth(depth) => self.set(Metric::QueueDepth, depth),
-            Event::InFlight(depth) => self.set(Metric::InFlight, depth),
-        }
+        event.moves(|metric, n| match metric.kind() {
+            Kind::Counter => self.add(metric, n),
+            Kind::Gauge => self.set(metric, n),
+        });
     }
 }
 
@@ -228,35 +267,39 @@ mod tests {
     #[test]
     fn every_event_moves_its_own_metric_and_no_other() {
         let took = Duration::from_nanos(5);
-        let cases = [
-            (Event::EdgeRequest, Metric::EdgeRequests),
-            (Event::OriginRequest, Metric::OriginRequests),
-            (Event::OriginAnswer { ok: false, took: Duration::ZERO }, Metric::OriginFailures),
-            (Event::OriginAnswer { ok: true, took }, Metric::OriginNanos),
-            (Event::Load, Metric::Loads),
-            (Event::FlightShared { followers: 3 }, Metric::FlightShared),
-            (Event::CacheHit, Metric::CacheHits),
-            (Event::CacheStale, Metric::CacheStale),
-            (Event::CacheMiss, Metric::CacheMisses),
-            (Event::Refresh, Metric::Refreshes),
-            (Event::Fenced, Metric::Fenced),
-            (Event::Retry, Metric::Retries),
-            (Event::Hedge, Metric::Hedges),
-            (Event::Refusal, Metric::Refusals),
-            (Event::Trip, Metric::Trips),
-            (Event::LockAttempt, Metric::LockAttempts),
-            (Event::Handshake, Metric::Handshakes),
-            (Event::QueueDepth(4), Metric::QueueDepth),
-            (Event::InFlight(2), Metric::InFlight),
+        let cases: [(Event, &[Metric]); Metric::ALL.len() - 1] = [
+            (Event::EdgeRequest, &[Metric::EdgeRequests]),
+            (Event::OriginRequest, &[Metric::OriginRequests]),
+            (Event::OriginAnswer { ok: false, took: Duration::ZERO }, &[Metric::OriginFailures]),
+            (Event::OriginAnswer { ok: true, took }, &[Metric::OriginNanos]),
+            (Event::Load, &[Metric::Loads]),
+            (Event::FlightShared { followers: 3 }, &[Metric::FlightShared]),
+            (Event::CacheHit, &[Metric::CacheHits]),
+            (Event::CacheStale { age: took }, &[Metric::CacheStale, Metric::CacheStaleAge]),
+            (Event::CacheMiss, &[Metric::CacheMisses]),
+            (Event::CacheJoin, &[Metric::CacheJoins]),
+            (Event::CacheEvicted { entries: 2 }, &[Metric::CacheEvictions]),
+            (Event::CacheTooHeavy, &[Metric::CacheTooHeavy]),
+            (Event::Refresh, &[Metric::Refreshes]),
+            (Event::Fenced, &[Metric::Fenced]),
+            (Event::Retry, &[Metric::Retries]),
+            (Event::Hedge, &[Metric::Hedges]),
+            (Event::Refusal, &[Metric::Refusals]),
+            (Event::Trip, &[Metric::Trips]),
+            (Event::LockAttempt, &[Metric::LockAttempts]),
+            (Event::Handshake, &[Metric::Handshakes]),
+            (Event::QueueDepth(4), &[Metric::QueueDepth]),
+            (Event::InFlight(2), &[Metric::InFlight]),
         ];
         for (event, moved) in cases {
             let counts = Counts::default();
             counts.observe(&event);
             for metric in Metric::ALL {
-                assert_eq!(counts.get(*metric) > 0, *metric == moved, "{event:?} and {metric:?}");
+                assert_eq!(counts.get(*metric) > 0, moved.contains(metric), "{event:?} and {metric:?}");
             }
         }
-        assert_eq!(cases.len(), Metric::ALL.len());
+        let moved = |metric: &Metric| cases.iter().any(|(_, moved)| moved.contains(metric));
+        assert!(Metric::ALL.iter().all(moved));
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod outcome;
 mod shared;
 mod stats;
 mod table;
+mod ticket;
 mod wakers;
 
 use std::{
@@ -72,6 +73,7 @@ use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
 pub(crate) use table::Place;
 use table::{Begun, Ended, Removed, Shard, Table};
+pub(crate) use ticket::{Ticket, Ticketed};
 
 use crate::{
     env::{Env, MapHasher, Tick},
@@ -260,6 +262,12 @@ where
         F: Future<Output = Result<V, E>> + Send + 'static,
         L: FnOnce(Place) -> F,
     {
+        let begun = self.begin_if_idle(key)?;
+        let place = begun.place;
+        Some(self.lead(begun).run(|| load(place)))
+    }
+
+    fn begin_if_idle(&self, key: K) -> Option<Begun> {
         let hash = self.0.hasher.hash_one(&key);
         let mut shard = self.0.table.shard(hash);
         if shard.find(hash, &key).is_some() {
@@ -267,10 +275,7 @@ where
             drop(shard);
             return None;
         }
-        let begun = shard.begin(hash, key);
-        drop(shard);
-        let place = begun.place;
-        Some(self.lead(begun).run(|| load(place)))
+        Some(shard.begin(hash, key))
     }
 
     /// Acts unless the flight was forgotten, and so that it cannot be forgotten meanwhile. `act` must be short, and must not

@@ -5,7 +5,7 @@
 
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
-    parking_lot::{Mutex, MutexGuard},
+    parking_lot::{Mutex, MutexGuard, RwLock},
     std::{
         sync::atomic::{AtomicU32, AtomicU64},
         thread::{self, Thread},
@@ -15,7 +15,7 @@ pub(crate) use {
 
 #[cfg(herdproof_shuttle)]
 pub(crate) use {
-    checked::Mutex,
+    checked::{Mutex, RwLock},
     shuttle::{
         sync::{
             MutexGuard,
@@ -28,7 +28,9 @@ pub(crate) use {
 
 #[cfg(herdproof_shuttle)]
 mod checked {
-    use shuttle::sync::{Mutex as Checked, MutexGuard};
+    use std::sync::PoisonError;
+
+    use shuttle::sync::{Mutex as Checked, MutexGuard, RwLock as CheckedRw, RwLockReadGuard, RwLockWriteGuard};
 
     /// The checker's lock, with the manners of the real one: it cannot be poisoned.
     #[derive(Default)]
@@ -40,7 +42,24 @@ mod checked {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// As [`Mutex`].
+    pub(crate) struct RwLock<T>(CheckedRw<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> RwLock<T> {
+            RwLock(CheckedRw::new(value))
+        }
+
+        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap_or_else(PoisonError::into_inner)
         }
     }
 }

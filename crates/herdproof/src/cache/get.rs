@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
 };
 
 use super::{
@@ -17,6 +16,7 @@ use super::{
 use crate::{
     env::{Env, Sleep, Tick},
     flight::{Flight, FlightError, Landed},
+    sync::{Thread, thread},
 };
 
 /// A future of a value, from [`Cache::get`](super::Cache::get).
@@ -102,7 +102,7 @@ where
     pub fn wait(self) -> Result<Got<V>, GetError<E>> {
         match self.0 {
             State::Hit(Some(got)) => Ok(got),
-            _ => self.park(),
+            _ => wait(self),
         }
     }
 
@@ -115,17 +115,18 @@ where
             State::Waiting(waiting) => waiting.poll(cx),
         }
     }
+}
 
-    #[inline(never)]
-    fn park(mut self) -> Result<Got<V>, GetError<E>> {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut cx = Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut cx) {
-                return answer;
-            }
-            thread::park();
+/// Waits for an answer with the whole thread.
+#[inline(never)]
+pub(super) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(answer) = Pin::new(&mut future).poll(&mut cx) {
+            return answer;
         }
+        thread::park();
     }
 }
 
@@ -168,7 +169,8 @@ where
     E: Send + Sync + 'static,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
-        if let Poll::Ready(landed) = Pin::new(&mut self.flight).poll(cx) {
+        // A panic too: what is kept for errors is served then.
+        if let Poll::Ready((landed, _)) = self.flight.poll_calmly(cx) {
             return Poll::Ready(resolve(landed, self.fallback.take(), &self.env));
         }
         let Some(patience) = &mut self.patience else { return Poll::Pending };
@@ -197,7 +199,9 @@ fn resolve<V, E>(
         Ok(Landed { value: Loaded::Failed(error), .. }) => GetError::Load(error),
         Ok(Landed { value: Loaded::TimedOut, .. }) => GetError::TimedOut,
         Ok(Landed { value: Loaded::Refused(refusal), .. }) => GetError::Refused(refusal),
-        Err(FlightError::Panicked(panic)) => GetError::Panicked(panic),
+        Ok(Landed { value: Loaded::Panicked(panic), .. }) | Err(FlightError::Panicked(panic)) => {
+            GetError::Panicked(panic)
+        }
         Err(FlightError::Deadline) => GetError::Deadline,
         Err(FlightError::Overloaded) => GetError::Overloaded,
         Err(FlightError::Reentrant) => GetError::Reentrant,

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     env::Tick,
+    error::Panic,
     event::Event,
     flight::Place,
     gate::{Ask, Priority, Refusal, Span, Verdict},
@@ -30,11 +31,46 @@ use crate::{
 
 /// What a load has come to, for everybody who waits for it.
 pub(super) enum Loaded<V, E> {
-    Value { value: V, born: Tick },
+    Value {
+        value: V,
+        born: Tick,
+    },
     Absent,
     Failed(Arc<E>),
     TimedOut,
     Refused(Refusal),
+    /// A load of many keys panicked. That of one lets the panic go on in whoever began it.
+    Panicked(Arc<Panic>),
+}
+
+/// What one trip to the origin gave, for one key or for many.
+pub(super) enum Ran<T, E> {
+    Gave(T),
+    Failed(Arc<E>),
+    TimedOut,
+    Refused(Refusal),
+}
+
+impl<T, E> Ran<T, E> {
+    pub(super) fn map<U>(self, to: impl FnOnce(T) -> U) -> Ran<U, E> {
+        match self {
+            Ran::Gave(found) => Ran::Gave(to(found)),
+            Ran::Failed(error) => Ran::Failed(error),
+            Ran::TimedOut => Ran::TimedOut,
+            Ran::Refused(refusal) => Ran::Refused(refusal),
+        }
+    }
+}
+
+impl<T: Clone, E> Clone for Ran<T, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Ran::Gave(found) => Ran::Gave(found.clone()),
+            Ran::Failed(error) => Ran::Failed(Arc::clone(error)),
+            Ran::TimedOut => Ran::TimedOut,
+            Ran::Refused(refusal) => Ran::Refused(*refusal),
+        }
+    }
 }
 
 /// Whom a load is for.
@@ -44,6 +80,8 @@ pub(super) enum Purpose {
     Miss,
     /// For whoever comes next.
     Refresh,
+    /// For whoever comes first.
+    Prime,
 }
 
 /// A load that has been given its place in the air.
@@ -73,46 +111,27 @@ where
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        let Inner { env, limit, tally, .. } = &*self.cache;
-        let permit = match limit {
-            None => None,
-            Some(limit) => {
-                let priority = match self.purpose {
-                    Purpose::Miss => Priority::Normal,
-                    Purpose::Refresh => Priority::Sheddable,
-                };
-                match limit.enter(Ask::at(self.asked).priority(priority)).await {
-                    Ok(permit) => Some(permit),
-                    Err(refusal) => {
-                        self.put_off(env.now());
-                        return Loaded::Refused(refusal);
-                    }
-                }
-            }
-        };
-        let from = if permit.is_some() { env.now() } else { self.asked };
-        count(&tally.loads);
-        let outcome = by(env, Some(from + self.policy().load_timeout), load).await;
-        let now = env.now();
-        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
-        if let Some(permit) = permit {
-            permit.settle(&verdict, Span { from, to: now });
-        }
-        match outcome {
-            Some(Ok(found)) => self.found(found, from, now),
-            Some(Err(error)) => {
-                count(&tally.failures);
-                self.failed(Arc::new(error), now)
-            }
-            None => {
-                count(&tally.failures);
-                self.put_off(now);
+        let (ran, span) = self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await;
+        self.end(ran, span)
+    }
+
+    /// Into memory with what came of the load, if it may be kept.
+    pub(super) fn end(self, ran: Ran<Load<V>, E>, span: Span) -> Loaded<V, E> {
+        match ran {
+            Ran::Gave(found) => self.found(found, span.from, span.to),
+            Ran::Failed(error) => self.failed(error, span.to),
+            Ran::TimedOut => {
+                self.put_off(span.to);
                 Loaded::TimedOut
+            }
+            Ran::Refused(refusal) => {
+                self.put_off(span.to);
+                Loaded::Refused(refusal)
             }
         }
     }
 
-    fn policy(&self) -> &Policy {
+    pub(super) fn policy(&self) -> &Policy {
         self.policy.as_deref().unwrap_or(&self.cache.policy)
     }
 
@@ -176,6 +195,50 @@ where
 }
 
 impl<K, V, E> Inner<K, V, E> {
+    /// Through the gate, and to the origin: the one way there, for one key or for many.
+    pub(super) async fn admit<T, F>(
+        &self,
+        purpose: Purpose,
+        asked: Tick,
+        timeout: Duration,
+        load: F,
+    ) -> (Ran<T, E>, Span)
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let Inner { env, limit, tally, .. } = self;
+        let permit = match limit {
+            None => None,
+            Some(limit) => {
+                let priority = match purpose {
+                    Purpose::Miss => Priority::Normal,
+                    Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
+                };
+                match limit.enter(Ask::at(asked).priority(priority)).await {
+                    Ok(permit) => Some(permit),
+                    Err(refusal) => return (Ran::Refused(refusal), Span { from: asked, to: env.now() }),
+                }
+            }
+        };
+        let from = if permit.is_some() { env.now() } else { asked };
+        count(&tally.loads);
+        let outcome = by(env, Some(from + timeout), spanned(load)).await;
+        let span = Span { from, to: env.now() };
+        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
+        if let Some(permit) = permit {
+            permit.settle(&verdict, span);
+        }
+        if verdict != Verdict::Ok {
+            count(&tally.failures);
+        }
+        let ran = match outcome {
+            Some(Ok(found)) => Ran::Gave(found),
+            Some(Err(error)) => Ran::Failed(Arc::new(error)),
+            None => Ran::TimedOut,
+        };
+        (ran, span)
+    }
+
     pub(super) fn jittered(&self, policy: &Policy, time: Duration) -> Duration {
         if policy.jitter > 0.0 { policy.jittered(time, self.rng.unit()) } else { time }
     }
@@ -207,6 +270,7 @@ impl<V: Clone, E> Clone for Loaded<V, E> {
             Loaded::Failed(error) => Loaded::Failed(Arc::clone(error)),
             Loaded::TimedOut => Loaded::TimedOut,
             Loaded::Refused(refusal) => Loaded::Refused(*refusal),
+            Loaded::Panicked(panic) => Loaded::Panicked(Arc::clone(panic)),
         }
     }
 }
@@ -256,9 +320,23 @@ impl<K, V, E> Inner<K, V, E> {
     pub(super) fn count_put(&self, put: &super::engine::Put<K, V, E>) {
         if put.evicted > 0 {
             self.tally.evictions.fetch_add(put.evicted, Relaxed);
+            self.env.tell(&Event::CacheEvicted { entries: put.evicted });
         }
         if put.too_heavy {
             count(&self.tally.too_heavy);
+            self.env.tell(&Event::CacheTooHeavy);
         }
     }
+}
+
+/// A load in a span of its own: under that of the caller who began it, though it may end without that caller.
+#[cfg(feature = "tracing")]
+fn spanned<F: Future>(load: F) -> tracing::instrument::Instrumented<F> {
+    tracing::Instrument::instrument(load, tracing::info_span!("load"))
+}
+
+#[cfg(not(feature = "tracing"))]
+#[inline(always)]
+fn spanned<F: Future>(load: F) -> F {
+    load
 }

@@ -19,6 +19,12 @@ pub enum Load<V> {
     Uncached(V),
 }
 
+impl<V> From<V> for Load<V> {
+    fn from(value: V) -> Load<V> {
+        Load::Value(value)
+    }
+}
+
 /// How long a value is kept, where that differs from the policy, and its tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -126,7 +132,7 @@ pub enum GetError<E> {
     TimedOut,
     /// The load was not begun: the cache's limit refused it.
     Refused(Refusal),
-    /// The load panicked.
+    /// The load panicked. It does so for itself: nobody who waits for it panics, not even who began it.
     Panicked(Arc<Panic>),
     /// This caller's own deadline came first. The load goes on.
     Deadline,

@@ -7,13 +7,14 @@
 use std::{
     collections::HashMap,
     hash::BuildHasher,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::Ordering::{Relaxed, SeqCst},
     time::Duration,
 };
 
-use parking_lot::RwLock;
-
-use crate::env::{Env, MapHasher, Tick, nanos};
+use crate::{
+    env::{Env, MapHasher, Tick, nanos},
+    sync::{AtomicU64, RwLock},
+};
 
 /// Expired tags that are remembered without looking whether anybody can still need them.
 const KEPT: usize = 1_000;
@@ -102,12 +103,12 @@ impl Tags {
 
     /// Something begins that may later want to know whether a tag was expired meanwhile.
     pub(super) fn mark(&self) -> Mark {
-        Mark(self.count.load(Relaxed))
+        Mark(self.count.load(SeqCst))
     }
 
     /// Whether one of these was expired since then.
     pub(super) fn expired_since(&self, tags: &[Tag], Mark(mark): Mark) -> bool {
-        if tags.is_empty() || self.count.load(Relaxed) == mark {
+        if tags.is_empty() || self.count.load(SeqCst) == mark {
             return false;
         }
         let expired = self.expired.read();
@@ -120,9 +121,17 @@ impl Tags {
         now.max(Tick::from_nanos(self.last.load(Relaxed)))
     }
 
-    pub(super) fn expire(&self, tag: Tag, now: Tick, smear: Duration) {
+    /// Expires a tag now. The clock is read only after the expiry was counted:
+    ///
+    /// 1. this reads the clock,
+    /// 2. a load that began before ends, its value is born, and it sees that nothing was expired meanwhile,
+    /// 3. this is counted, and finds that the value was born after it.
+    ///
+    /// So it would stay fresh for good. Counted first, it is seen in step 2, or what is born then was born before.
+    pub(super) fn expire(&self, tag: Tag, now: impl FnOnce() -> Tick, smear: Duration) {
         let mut expired = self.expired.write();
-        let number = self.count.fetch_add(1, Relaxed) + 1;
+        let number = self.count.fetch_add(1, SeqCst) + 1;
+        let now = now();
         self.last.fetch_max(now.as_nanos() + 1, Relaxed);
         let new = Expiry { at: now, number, smear };
         expired.entry(tag).and_modify(|expired| *expired = expired.again(new)).or_insert(Expired {

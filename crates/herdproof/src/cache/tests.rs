@@ -269,6 +269,30 @@ fn a_panic_in_a_refresh_does_not_reach_whoever_was_served_and_the_next_caller_tr
 }
 
 #[test]
+fn a_load_that_panics_is_an_error_for_whoever_began_it_too_early_or_late_unless_there_is_something_to_serve() {
+    let mut scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC));
+    let panic = |scene: &Scene, takes: Duration| {
+        let load = scene.load(takes);
+        scene.cache.get("key", move || async move {
+            if !takes.is_zero() {
+                load.await?;
+            }
+            panic!("load")
+        })
+    };
+    for takes in [Duration::ZERO, MS] {
+        let get = panic(&scene, takes);
+        assert!(matches!(scene.sim.run(get), Err(GetError::Panicked(_))));
+    }
+    scene.cache.set("key".into(), 7);
+    scene.pass(2 * SEC);
+    for takes in [Duration::ZERO, MS] {
+        let get = panic(&scene, takes);
+        check(&scene.sim.run(get), 7, Source::StaleOnError);
+    }
+}
+
+#[test]
 fn what_does_not_exist_is_remembered_for_a_while_and_what_failed_only_if_told() {
     let absent = |scene: &mut Scene| {
         let loads = Arc::clone(&scene.loads);

@@ -39,6 +39,18 @@ impl System {
         self.runtime("spawn a task").spawn(future)
     }
 
+    /// Gives the work back if there is no runtime.
+    pub(super) fn spawn_blocking<T, W>(&self, work: W) -> Result<JoinHandle<T>, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        match self.known_runtime() {
+            Some(runtime) => Ok(runtime.spawn_blocking(work)),
+            None => Err(work),
+        }
+    }
+
     #[track_caller]
     #[expect(clippy::disallowed_methods, reason = "this is the one door to real timers")]
     pub(super) fn sleep(&self, duration: Duration) -> tokio::time::Sleep {
@@ -47,12 +59,16 @@ impl System {
     }
 
     pub(super) fn has_runtime(&self) -> bool {
-        self.runtime.is_some() || Handle::try_current().is_ok()
+        self.known_runtime().is_some()
+    }
+
+    fn known_runtime(&self) -> Option<Handle> {
+        Handle::try_current().ok().or_else(|| self.runtime.clone())
     }
 
     #[track_caller]
     fn runtime(&self, purpose: &str) -> Handle {
-        match Handle::try_current().ok().or_else(|| self.runtime.clone()) {
+        match self.known_runtime() {
             Some(runtime) => runtime,
             None => panic!(
                 "Env::system() needs a tokio runtime to {purpose}: call this inside one, make the Env inside one, or use Sim"

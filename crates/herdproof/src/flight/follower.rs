@@ -8,7 +8,7 @@ use std::{
         Arc,
         mpsc::{Receiver, sync_channel},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Wake, Waker, ready},
 };
 
 use super::{
@@ -27,6 +27,9 @@ use crate::{
 /// the load ([`Abandon`](super::Abandon)).
 #[must_use = "a flight that is dropped is left; await it, or `detach` it to let the load finish"]
 pub struct Flight<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
+
+/// What a caller gets.
+type Answer<V, E> = Result<Landed<V>, FlightError<E>>;
 
 enum State<V, E> {
     /// It landed before anybody could share it. Empty once polled.
@@ -203,19 +206,20 @@ where
     E: Send + Sync + 'static,
 {
     fn poll_further(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed<V>, FlightError<E>>> {
-        let (answer, led) = match &mut self.0 {
+        match ready!(self.poll_calmly(cx)) {
+            // The one who began the load is the one in whose code it panicked.
+            (Err(FlightError::Panicked(panic)), true) => panic.resume(),
+            (answer, _) => Poll::Ready(answer),
+        }
+    }
+
+    /// As a future, but a panic is an error for whoever began the load too; and whether this is who did.
+    pub(crate) fn poll_calmly(&mut self, cx: &mut Context<'_>) -> Poll<(Answer<V, E>, bool)> {
+        Poll::Ready(match &mut self.0 {
             State::Alone(value) => (Ok(Landed::alone(value.take().expect("a flight gives its answer once"))), true),
             State::Refused(error) => (Err(error.take().expect("a flight gives its answer once")), true),
-            State::Aboard(aboard) => match aboard.poll(cx) {
-                Poll::Ready(answer) => (answer, aboard.led),
-                Poll::Pending => return Poll::Pending,
-            },
-        };
-        match answer {
-            // The one who began the load is the one in whose code it panicked.
-            Err(FlightError::Panicked(panic)) if led => panic.resume(),
-            answer => Poll::Ready(answer),
-        }
+            State::Aboard(aboard) => (ready!(aboard.poll(cx)), aboard.led),
+        })
     }
 }
 

@@ -98,6 +98,13 @@ where
         Lander { shared, home: Arc::clone(self.group) as Arc<dyn Home> }
     }
 
+    /// What it takes to end the flight, which is now owed by whoever has it.
+    pub(super) fn into_lander(mut self) -> Lander<V, E> {
+        let lander = self.share();
+        self.owed = false;
+        lander
+    }
+
     /// The load has ended in place.
     #[inline(always)]
     pub(super) fn over(&mut self, ending: Ending<V, E>) -> Flight<V, E> {
@@ -156,7 +163,7 @@ pub(super) struct Lander<V: Clone, E> {
 
 impl<V: Clone, E> Lander<V, E> {
     /// The load has ended: newcomers begin anew, and those aboard have their ending, unless they had it before.
-    fn end(&self, ending: Ending<V, E>) {
+    pub(super) fn end(&self, ending: Ending<V, E>) {
         if !self.shared.is_landed() {
             self.home.remove(self.shared.place, Removal::Landed);
             self.shared.land(ending);

@@ -36,6 +36,14 @@ impl Chain {
         Chain { innermost: Some(id), around }
     }
 
+    /// These flights inside those that are being loaded.
+    pub(super) fn of(ids: impl Iterator<Item = FlightId>) -> Chain {
+        let outer = INNERMOST.with(Cell::get);
+        let mut around: Vec<_> =
+            AROUND.with(|around| around.borrow().iter().copied().chain(outer).chain(ids).collect());
+        Chain { innermost: around.pop(), around }
+    }
+
     fn swap(&mut self) {
         self.innermost = INNERMOST.with(|innermost| innermost.replace(self.innermost));
         AROUND.with(|around| std::mem::swap(&mut *around.borrow_mut(), &mut self.around));

@@ -1,8 +1,10 @@
 //! What those aboard one flight share: its ending, and who is to be told of it.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{Arc, OnceLock, Weak, atomic::Ordering, mpsc::SyncSender},
-    task::Waker,
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -217,27 +219,38 @@ impl<V: Clone, E> Shared<V, E> {
         }
     }
 
-    /// Waits until nobody has been aboard for so long, and gives the flight up then. There is one watch per flight, however
-    /// often callers come and go.
+    /// Waits until nobody has been aboard for so long, and gives the flight up then; or until it has landed, because what it
+    /// landed with is kept for as long as this waits. There is one watch per flight, however often callers come and go.
     async fn watch(self: Arc<Self>, within: Duration) {
-        loop {
-            let now = self.env.now();
-            let until = {
-                let mut waiting = self.waiting.lock();
-                let until = waiting.left_at + within;
-                if now < until && !self.is_landed() {
-                    until
-                } else {
-                    waiting.watched = false;
-                    break;
-                }
-            };
-            self.env.sleep_until(until).await;
+        let mut slot = None;
+        while let Some(until) = self.patience_ends(within, &mut slot) {
+            let mut sleep = self.env.sleep_until(until);
+            poll_fn(|cx| {
+                let aboard = self.wait(&mut slot, cx.waker());
+                if aboard { Pin::new(&mut sleep).poll(cx).map(drop) } else { Poll::Ready(()) }
+            })
+            .await;
         }
         let empty = self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if empty && let Some(home) = self.home.upgrade() {
             self.give_up(&*home);
         }
+    }
+
+    /// When the watch is to look again; `None` if there is nothing to watch for any more, and its slot is free again.
+    fn patience_ends(&self, within: Duration, slot: &mut Option<Slot>) -> Option<Tick> {
+        let mut waiting = self.waiting.lock();
+        let until = waiting.left_at + within;
+        // At the landing the whole list of wakers was taken away.
+        let landed = self.is_landed();
+        if !landed && self.env.now() < until {
+            return Some(until);
+        }
+        waiting.watched = false;
+        let own = slot.take().filter(|_| !landed).and_then(|slot| waiting.wakers.remove(slot));
+        drop(waiting);
+        drop(own);
+        None
     }
 
     /// Drops the load, unless it has landed: then it may be lingering, and ends by itself.

@@ -324,6 +324,15 @@ fn a_load_allowed_to_finish_does_and_can_be_joined_meanwhile() {
 }
 
 #[test]
+fn a_load_that_nobody_waits_for_leaves_nobody_watching_it_once_it_has_landed() {
+    let mut scene = Scene::with(|builder| builder.abandon(Abandon::Finish { within: MS * 1_000_000 }));
+    drop(scene.run(MS * 50));
+    scene.pass(MS * 60);
+    scene.check_nothing_is_left();
+    assert_eq!(scene.sim.finish().unwrap(), Tick::ZERO + MS * 60);
+}
+
+#[test]
 fn a_load_that_outlives_the_patience_for_it_is_dropped() {
     let mut scene = Scene::with(|builder| builder.abandon(Abandon::Finish { within: MS * 100 }));
     drop(scene.run(MS * 1_000));

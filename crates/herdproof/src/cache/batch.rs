@@ -1,0 +1,294 @@
+//! Many keys with one load.
+//!
+//! An origin that can answer for a hundred keys at once should be asked once, not a hundred times. But a batch that goes
+//! past the flights of its keys is a herd of its own: two pages that share ninety products load them twice, and beside
+//! whoever loads one of them alone. Here each key of a batch is a flight of its own, and the batch lands them: it asks for
+//! just those that nobody is loading, whoever comes for one of them later joins it, and each is kept, or not, by its own
+//! policy and its own fence.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    convert::Infallible,
+    fmt,
+    future::Future,
+    hash::Hash,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+};
+
+use pin_project_lite::pin_project;
+
+use super::{
+    Cache, Inner, Sight,
+    get::{Get, wait},
+    load::{Errand, Loaded, Purpose, Ran},
+    outcome::{GetError, Got, Load},
+    stats::count,
+};
+use crate::{
+    env::{MapHasher, Tick},
+    error::Panic,
+    event::Event,
+    flight::{Ticket, Ticketed},
+    gate::Span,
+};
+
+/// What came of many keys: each is in one of the three, once, in the order in which they were asked for.
+#[derive(Debug)]
+pub struct Batch<K, V, E> {
+    /// Those that have a value.
+    pub found: Vec<(K, Got<V>)>,
+    /// Those of which there is no such thing.
+    pub absent: Vec<K>,
+    /// Those that could not be had.
+    pub failed: Vec<(K, GetError<E>)>,
+}
+
+/// A future of many values, from [`Cache::get_many`].
+///
+/// What is there was looked up before this was made, and the load is under way whether or not this is polled. Dropping it
+/// neither stops nor restarts the load.
+#[must_use = "await it"]
+pub struct GetMany<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
+    /// Those without an answer yet.
+    asked: VecDeque<(K, Get<V, E>)>,
+    batch: Batch<K, V, E>,
+}
+
+/// One key of a load of many.
+struct Part<K, V: Clone, E> {
+    errand: Errand<K, V, E>,
+    ticket: Ticket<Loaded<V, E>, Infallible>,
+}
+
+impl<K, V, E> Cache<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// The values of many keys, with one load at most. What is there is looked up before this returns; a key that is given
+    /// twice counts once.
+    ///
+    /// `load` is called only if it has to be, with the keys that nobody is loading: those that are missing, and those that
+    /// are served and due to be loaded again. It gives pairs of a key and a value, or a [`Load`]; a key it says nothing of is
+    /// absent. It passes the cache's limit once, it must be over within the shortest of its keys' load timeouts, and if it
+    /// fails or panics, all its keys have failed.
+    ///
+    /// ```
+    /// # use herdproof::{Cache, Env};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let prices: Cache<u32, u64> = Cache::builder(&Env::system()).build();
+    /// prices.set(2, 200);
+    /// let batch = prices
+    ///     .get_many(&[1, 2, 3], |missing| async move {
+    ///         assert_eq!(missing, [1, 3]);
+    ///         Ok(vec![(1, 100_u64)])
+    ///     })
+    ///     .await;
+    /// let found: Vec<_> = batch.found.iter().map(|(key, got)| (*key, got.value)).collect();
+    /// assert_eq!((found, batch.absent), (vec![(1, 100), (2, 200)], vec![3]));
+    /// # });
+    /// ```
+    pub fn get_many<F, L, B, T>(&self, keys: &[K], load: L) -> GetMany<K, V, E>
+    where
+        F: Future<Output = Result<B, E>> + Send + 'static,
+        L: FnOnce(Vec<K>) -> F,
+        B: IntoIterator<Item = (K, T)> + 'static,
+        T: Into<Load<V>>,
+    {
+        let cache = &self.0;
+        let now = cache.env.now();
+        let mut parts = Vec::new();
+        let mut seen = HashSet::with_capacity_and_hasher(keys.len(), cache.places.clone());
+        let asked = keys.iter().filter(|key| seen.insert(*key));
+        let asked = asked.map(|key| (key.clone(), cache.ask(key, now, &mut parts))).collect();
+        if !parts.is_empty() {
+            cache.carry(parts, now, load);
+        }
+        GetMany { asked, batch: Batch { found: Vec::new(), absent: Vec::new(), failed: Vec::new() } }
+    }
+}
+
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// One key's question. If it is for this batch to load it, it becomes one of its parts.
+    fn ask(self: &Arc<Self>, key: &K, now: Tick, parts: &mut Vec<Part<K, V, E>>) -> Get<V, E> {
+        match self.see(key, self.engine.get(key), now) {
+            Sight::Known(get) => get,
+            Sight::Again { got, key, policy, entry } => {
+                if let Some(ticket) = self.group.ticket_if_idle(key.clone()) {
+                    match self.loaded_since(&key, &entry) {
+                        Some(loaded) => ticket.land(loaded),
+                        None => {
+                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, Some(entry));
+                            parts.push(Part { errand, ticket });
+                        }
+                    }
+                }
+                Get::hit(got)
+            }
+            Sight::Missing(kept) => {
+                self.count_miss();
+                let (prior, fallback) = kept.unzip();
+                let policy = self.own_policy(key);
+                let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
+                let flight = match self.group.ticket(key.clone()) {
+                    Ticketed::Joined(flight) => {
+                        self.count_join();
+                        flight
+                    }
+                    Ticketed::Led(ticket, flight) => {
+                        match self.fresh(key, now) {
+                            Some(loaded) => ticket.land(loaded),
+                            None => {
+                                let errand =
+                                    self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, now, prior);
+                                parts.push(Part { errand, ticket });
+                            }
+                        }
+                        flight
+                    }
+                };
+                Get::waiting(&self.env, flight, fallback, patience)
+            }
+        }
+    }
+
+    /// Loads all these with one load: polled once in place, and only if it is not ready then, run on its own.
+    fn carry<F, L, B, T>(self: &Arc<Self>, parts: Vec<Part<K, V, E>>, asked: Tick, load: L)
+    where
+        F: Future<Output = Result<B, E>> + Send + 'static,
+        L: FnOnce(Vec<K>) -> F,
+        B: IntoIterator<Item = (K, T)> + 'static,
+        T: Into<Load<V>>,
+    {
+        let awaited = parts.iter().any(|part| part.errand.purpose == Purpose::Miss);
+        let purpose = if awaited { Purpose::Miss } else { Purpose::Refresh };
+        self.env.tell(&Event::Load);
+        if purpose == Purpose::Refresh {
+            count(&self.tally.refreshes);
+            self.env.tell(&Event::Refresh);
+        }
+        let timeout = parts.iter().map(|part| part.errand.policy().load_timeout).min().unwrap_or_default();
+        let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
+        let cache = Arc::clone(self);
+        let inside = Ticket::inside_of(parts.iter().map(|part| &part.ticket));
+        let carried = inside.run(async move {
+            let ran = Caught { load: cache.admit(purpose, asked, timeout, load) }.await;
+            cache.deliver(parts, ran);
+        });
+        let mut carried = Box::pin(carried);
+        if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.env.spawn_named("cache batch", carried).detach();
+        }
+    }
+
+    /// Gives each its part.
+    fn deliver<B, T>(&self, parts: Vec<Part<K, V, E>>, ran: Result<(Ran<B, E>, Span), Arc<Panic>>)
+    where
+        B: IntoIterator<Item = (K, T)>,
+        T: Into<Load<V>>,
+    {
+        let (ran, span) = match ran {
+            Ok(ran) => ran,
+            Err(panic) => {
+                for Part { ticket, .. } in parts {
+                    ticket.land(Loaded::Panicked(Arc::clone(&panic)));
+                }
+                return;
+            }
+        };
+        let mut found: HashMap<K, T, MapHasher> = HashMap::with_hasher(self.places.clone());
+        let ran = ran.map(|pairs| found.extend(pairs));
+        for Part { errand, ticket } in parts {
+            let mut part = || found.remove(&errand.key).map_or(Load::Absent(None), Into::into);
+            let ran = ran.clone().map(|()| part());
+            ticket.land(errand.end(ran, span));
+        }
+    }
+}
+
+impl<K, V, E> GetMany<K, V, E>
+where
+    K: Unpin,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Waits no longer than until this tick; what is not there by then has failed with [`GetError::Deadline`], or is what
+    /// is kept for errors. The load goes on.
+    pub fn by(mut self, deadline: Tick) -> GetMany<K, V, E> {
+        self.asked = self.asked.into_iter().map(|(key, get)| (key, get.by(deadline))).collect();
+        self
+    }
+
+    /// Waits with the whole thread; for threads, not for tasks, and not in a simulation.
+    pub fn wait(self) -> Batch<K, V, E> {
+        wait(self)
+    }
+}
+
+impl<K, V, E> Future for GetMany<K, V, E>
+where
+    K: Unpin,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    type Output = Batch<K, V, E>;
+
+    /// One after the other: it is over when the last is, and until then one waker is enough.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Batch<K, V, E>> {
+        let GetMany { asked, batch } = self.get_mut();
+        let Batch { found, absent, failed } = batch;
+        while let Some((_, get)) = asked.front_mut() {
+            let answer = ready!(Pin::new(get).poll(cx));
+            let Some((key, _)) = asked.pop_front() else { break };
+            match answer {
+                Ok(got) => found.push((key, got)),
+                Err(GetError::Absent) => absent.push(key),
+                Err(error) => failed.push((key, error)),
+            }
+        }
+        let (found, absent, failed) = (std::mem::take(found), std::mem::take(absent), std::mem::take(failed));
+        Poll::Ready(Batch { found, absent, failed })
+    }
+}
+
+// Values are moved, never pinned.
+impl<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Unpin for GetMany<K, V, E> {}
+
+impl<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> fmt::Debug for GetMany<K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GetMany").field("unanswered", &self.asked.len()).finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A load whose panic is an ending like any other.
+    struct Caught<F> {
+        #[pin]
+        load: F,
+    }
+}
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Result<F::Output, Arc<Panic>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let load = self.project().load;
+        match catch_unwind(AssertUnwindSafe(|| load.poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(payload) => Poll::Ready(Err(Arc::new(Panic::new(payload)))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
