@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    load::Loaded,
+    load::{Loaded, Way},
     outcome::{GetError, Got, Source},
 };
 use crate::{
@@ -157,13 +157,20 @@ fn resolve<V, E>(
     env: &Env,
 ) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
-        Ok(Landed { value: Loaded::Value { value, born }, led, .. }) => {
-            let source = if led { Source::Loaded } else { Source::Joined };
+        Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
+            let source = match way {
+                Way::Loaded if led => Source::Loaded,
+                Way::Loaded => Source::Joined,
+                Way::Tier => Source::Tier,
+                Way::Stale => Source::Stale,
+                Way::OnError => Source::StaleOnError,
+            };
             return Ok(Got { value, age: env.coarse() - born, source });
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),
         Ok(Landed { value: Loaded::Failed(error), .. }) => GetError::Load(error),
+        Ok(Landed { value: Loaded::Elsewhere(why), .. }) => GetError::Elsewhere(why),
         Ok(Landed { value: Loaded::TimedOut, .. }) => GetError::TimedOut,
         Ok(Landed { value: Loaded::Refused(refusal), .. }) => GetError::Refused(refusal),
         Err(FlightError::Panicked(panic)) => GetError::Panicked(panic),

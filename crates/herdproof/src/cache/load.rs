@@ -30,11 +30,32 @@ use crate::{
 
 /// What a load has come to, for everybody who waits for it.
 pub(super) enum Loaded<V, E> {
-    Value { value: V, born: Tick },
+    Value { value: V, born: Tick, way: Way },
     Absent,
     Failed(Arc<E>),
+    /// The load failed in another process, for this reason.
+    Elsewhere(Arc<str>),
     TimedOut,
     Refused(Refusal),
+}
+
+/// How a value was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It was loaded.
+    Loaded,
+    /// It was in the second tier.
+    Tier,
+    /// It was there, past its time and within its grace.
+    Stale,
+    /// It was there, past its time, and the load failed.
+    OnError,
+}
+
+/// How far a load came.
+pub(super) enum Attempt<V, E> {
+    Refused(Refusal),
+    Over { outcome: Option<Result<Load<V>, E>>, span: Span },
 }
 
 /// Whom a load is for.
@@ -70,6 +91,15 @@ where
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
+        let attempt = self.attempt(load).await;
+        self.end(attempt)
+    }
+
+    /// Through the gate and to the origin.
+    pub(super) async fn attempt<F>(&self, load: F) -> Attempt<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>>,
+    {
         let Inner { env, limit, tally, .. } = &*self.cache;
         let begun = env.now();
         let permit = match limit {
@@ -81,40 +111,47 @@ where
                 };
                 match limit.enter(Ask::at(begun).priority(priority)).await {
                     Ok(permit) => Some(permit),
-                    Err(refusal) => {
-                        self.put_off(env.now());
-                        return Loaded::Refused(refusal);
-                    }
+                    Err(refusal) => return Attempt::Refused(refusal),
                 }
             }
         };
         let from = if permit.is_some() { env.now() } else { begun };
         count(&tally.loads);
         let outcome = by(env, Some(from + self.policy.load_timeout), load).await;
-        let now = env.now();
+        let span = Span { from, to: env.now() };
         let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
         if let Some(permit) = permit {
-            permit.settle(&verdict, Span { from, to: now });
+            permit.settle(&verdict, span);
         }
-        match outcome {
-            Some(Ok(found)) => self.found(found, from, now),
-            Some(Err(error)) => {
-                count(&tally.failures);
-                self.failed(Arc::new(error), now)
+        Attempt::Over { outcome, span }
+    }
+
+    /// What becomes of it: into memory, or not.
+    pub(super) fn end(self, attempt: Attempt<V, E>) -> Loaded<V, E> {
+        let Inner { env, tally, .. } = &*self.cache;
+        match attempt {
+            Attempt::Refused(refusal) => {
+                self.put_off(env.now());
+                Loaded::Refused(refusal)
             }
-            None => {
+            Attempt::Over { outcome: Some(Ok(found)), span } => self.found(found, span.from, span.to),
+            Attempt::Over { outcome: Some(Err(error)), span } => {
                 count(&tally.failures);
-                self.put_off(now);
+                self.failed(Arc::new(error), span.to)
+            }
+            Attempt::Over { outcome: None, span } => {
+                count(&tally.failures);
+                self.put_off(span.to);
                 Loaded::TimedOut
             }
         }
     }
 
-    fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
+    pub(super) fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
             Load::With(value, keep) => (value, keep),
-            Load::Uncached(value) => return Loaded::Value { value, born: now },
+            Load::Uncached(value) => return Loaded::Value { value, born: now, way: Way::Loaded },
             Load::Absent(ttl) => {
                 let ttl = self.cache.jittered(&self.policy, ttl.unwrap_or(self.policy.absent));
                 let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
@@ -126,7 +163,7 @@ where
         let (life, tags) = self.cache.life(&self.policy, &keep, now, took);
         let content = Content::Value(value.clone(), tags.clone());
         self.fill(life, content, tags.as_deref().unwrap_or(&[]));
-        Loaded::Value { value, born: now }
+        Loaded::Value { value, born: now, way: Way::Loaded }
     }
 
     fn failed(self, error: Arc<E>, now: Tick) -> Loaded<V, E> {
@@ -139,7 +176,7 @@ where
     }
 
     /// What was there before is served a little longer before the next attempt, if it may be served at all.
-    fn put_off(&self, now: Tick) -> bool {
+    pub(super) fn put_off(&self, now: Tick) -> bool {
         let Some(prior) = &self.prior else { return false };
         let Policy { keep, pause, .. } = *self.policy;
         let life = prior.life();
@@ -154,7 +191,7 @@ where
     /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
     /// hides the flight first and removes the entry then; here it is seen under the same lock whether the flight was
     /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
-    fn fill(&self, life: Life, content: Content<V, E>, tags: &[Tag]) {
+    pub(super) fn fill(&self, life: Life, content: Content<V, E>, tags: &[Tag]) {
         let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;
         let key = self.key.clone();
         let put = group.unless_forgotten(self.place, || {
@@ -197,9 +234,10 @@ impl<V: Clone, E> Entry<V, E> {
 impl<V: Clone, E> Clone for Loaded<V, E> {
     fn clone(&self) -> Self {
         match self {
-            Loaded::Value { value, born } => Loaded::Value { value: value.clone(), born: *born },
+            Loaded::Value { value, born, way } => Loaded::Value { value: value.clone(), born: *born, way: *way },
             Loaded::Absent => Loaded::Absent,
             Loaded::Failed(error) => Loaded::Failed(Arc::clone(error)),
+            Loaded::Elsewhere(why) => Loaded::Elsewhere(Arc::clone(why)),
             Loaded::TimedOut => Loaded::TimedOut,
             Loaded::Refused(refusal) => Loaded::Refused(*refusal),
         }

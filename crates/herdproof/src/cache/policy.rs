@@ -110,6 +110,11 @@ impl Policy {
         self
     }
 
+    /// The same once chance has had its share.
+    pub(super) fn settled(&self) -> Policy {
+        self.clone().jitter(0.0)
+    }
+
     /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.
     pub(super) fn jittered(&self, time: Duration, draw: f64) -> Duration {
         time.mul_f64(1.0 - self.jitter * draw)
