@@ -283,3 +283,6 @@ impl<K, V, E> Inner<K, V, E> {
 fn before(tick: Tick, by: Duration) -> Tick {
     Tick::from_nanos(tick.as_nanos().saturating_sub(nanos(by)))
 }
+
+#[cfg(test)]
+mod tests;
