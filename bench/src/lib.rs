@@ -9,6 +9,7 @@
 //! Ratios say how many times better we are than a peer: above one we win, below one we lose, and both are printed alike.
 
 mod alloc;
+pub mod calls;
 mod measure;
 mod report;
 

@@ -49,8 +49,8 @@ const COMMANDS: [Command; 4] = [
     },
     Command {
         name: "mutants",
-        arguments: "[NAME]",
-        what: "switches remedies off and sees that a named test notices",
+        arguments: "[WORD]",
+        what: "switches remedies off and sees that a named test notices; WORD is a name or a part of it or of the file",
         run: mutants::run,
     },
 ];

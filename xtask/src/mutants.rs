@@ -60,17 +60,26 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
     judge_all(&tree, &trial, &mutants)
 }
 
-fn chosen(mutants: Vec<Mutant>, arguments: &[String]) -> Result<Vec<Mutant>, Failure> {
-    let name = match arguments {
+/// All of them; the one of this name; or those that have the word in their name or file.
+fn chosen(mut mutants: Vec<Mutant>, arguments: &[String]) -> Result<Vec<Mutant>, Failure> {
+    let word = match arguments {
         [] => return Ok(mutants),
-        [name] => name,
-        [_, more, ..] => return Err(Failure::Usage(format!("mutants takes one name at most, not also `{more}`"))),
+        [word] => word,
+        [_, more, ..] => return Err(Failure::Usage(format!("mutants takes one word at most, not also `{more}`"))),
     };
-    let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.clone()).collect();
-    match mutants.into_iter().find(|mutant| mutant.name == *name) {
-        Some(mutant) => Ok(vec![mutant]),
-        None => Err(Failure::Usage(format!("there is no mutant `{name}`; {LIST} has: {}", names.join(", ")))),
+    let alone = mutants.iter().any(|mutant| mutant.name == *word);
+    let has_it = |mutant: &Mutant| {
+        if alone { mutant.name == *word } else { mutant.name.contains(word) || mutant.file.contains(word) }
+    };
+    if !mutants.iter().any(has_it) {
+        let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+        return Err(Failure::Usage(format!(
+            "no mutant has `{word}` in its name or file; {LIST} has: {}",
+            names.join(", ")
+        )));
     }
+    mutants.retain(has_it);
+    Ok(mutants)
 }
 
 /// A test that is red or absent to begin with would make every mutant look killed.
@@ -173,8 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_named_mutant_runs_alone() {
-        let alone = chosen(vec![mutant("cap"), mutant("jitter")], &["jitter".into()]).unwrap();
-        assert_eq!(alone.iter().map(|mutant| mutant.name.as_str()).collect::<Vec<_>>(), ["jitter"]);
+    fn a_named_mutant_runs_alone_even_if_its_name_is_a_part_of_others() {
+        let names = |word: &str| {
+            let mutants = ["cap", "a-capped-jitter", "jitter"].map(mutant).into();
+            let chosen = chosen(mutants, &[word.into()]).unwrap();
+            chosen.into_iter().map(|mutant| mutant.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("cap"), ["cap"]);
+        assert_eq!(names("itter"), ["a-capped-jitter", "jitter"]);
+        assert_eq!(names("src/back"), ["cap", "a-capped-jitter", "jitter"]);
     }
 }

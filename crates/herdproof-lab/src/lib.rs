@@ -29,6 +29,6 @@ pub use demo::{Comparison, Demo, Outcome, Way};
 pub use origin::Origin;
 pub use report::{Arm, Check, Figure, Parameter, Report, Source};
 pub use scenario::{Scenario, Settings, UnknownScenario, all, find};
-pub use service::{Plan, Seen, Service, Unserved};
+pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;
 pub use timeline::{Shape, Timeline};

@@ -5,14 +5,17 @@ mod autoscale;
 mod bathtub;
 mod breaker_reclose;
 mod callers;
+mod cold_instance;
 mod connection_storm;
 mod cron;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
+mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod outlier_ejection;
 mod polling;
 mod priority_shedding;
 mod retry_chain;
@@ -23,6 +26,7 @@ mod shed_and_return;
 mod slow_leader;
 mod throttle;
 mod token_refresh;
+mod unseen_plants;
 
 use std::{error::Error, fmt};
 
@@ -64,9 +68,11 @@ const CATALOGUE: &[Scenario] = &[
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
+    outlier_ejection::SCENARIO,
     throttle::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
+    unseen_plants::SCENARIO,
     hedging::SCENARIO,
     hot_key::SCENARIO,
     shared_failure::SCENARIO,
@@ -77,6 +83,7 @@ const CATALOGUE: &[Scenario] = &[
     cron::SCENARIO,
     polling::SCENARIO,
     autoscale::SCENARIO,
+    cold_instance::SCENARIO,
 ];
 
 /// Every scenario there is.

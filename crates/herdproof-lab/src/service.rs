@@ -36,17 +36,40 @@ struct State {
 pub struct Plan {
     /// How many calls it works on at a time.
     pub workers: usize,
-    /// How long a worker takes for one.
+    /// How long a worker takes for one, on average.
     pub time: Duration,
-    /// Whether that is a mean, with the times drawn from an exponential distribution, rather than every time.
-    pub exponential: bool,
-    /// Whether that is a mean, with the times drawn from a Pareto distribution of this shape, which is above one: most are
-    /// short and a few are very long.
-    pub tail: Option<f64>,
+    /// How single calls differ from that.
+    pub times: Times,
     /// How many may stand in the line; those beyond are refused.
     pub line: usize,
     /// Whether it refuses everything at once.
     pub down: bool,
+}
+
+/// How long single calls take, as a distribution around the mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Times {
+    /// All the same.
+    Constant,
+    /// An exponential distribution.
+    Exponential,
+    /// A Pareto distribution: most are short and a few are very long.
+    Pareto {
+        /// How thin the tail is; above one.
+        shape: f64,
+    },
+    /// A lognormal distribution.
+    LogNormal {
+        /// The standard deviation of the logarithm.
+        sigma: f64,
+    },
+    /// Two kinds of calls, each of a time of its own.
+    Bimodal {
+        /// The share of the long ones.
+        share: f64,
+        /// How many times as long they are.
+        longer: f64,
+    },
 }
 
 /// Why a call was not served.
@@ -77,12 +100,33 @@ struct Job(oneshot::Sender<()>);
 impl Plan {
     /// So many workers that take so long for a call, every time, and a line without end.
     pub const fn new(workers: usize, time: Duration) -> Plan {
-        Plan { workers, time, exponential: false, tail: None, line: usize::MAX, down: false }
+        Plan { workers, time, times: Times::Constant, line: usize::MAX, down: false }
     }
 
     /// Calls that it can serve in a second.
     pub fn capacity(&self) -> f64 {
         self.workers as f64 / self.time.as_secs_f64()
+    }
+}
+
+impl Times {
+    /// A time as a multiple of the mean.
+    fn draw(self, rng: &Rng) -> f64 {
+        // One minus a number below one is never zero.
+        let unit = || 1.0 - rng.unit();
+        match self {
+            Times::Constant => 1.0,
+            Times::Exponential => -unit().ln(),
+            Times::Pareto { shape } => (shape - 1.0) / shape * unit().powf(-1.0 / shape),
+            Times::LogNormal { sigma } => {
+                let normal = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
+                (sigma * normal - sigma * sigma / 2.0).exp()
+            }
+            Times::Bimodal { share, longer } => {
+                let short = 1.0 / (1.0 + share * (longer - 1.0));
+                if rng.chance(share) { longer * short } else { short }
+            }
+        }
     }
 }
 
@@ -154,14 +198,8 @@ impl Service {
         let Inner { env, rng, state } = &*self.0;
         let mut next = Some(first);
         while let Some(job) = next {
-            let Plan { time, exponential, tail, .. } = self.plan();
-            // One minus a number below one is never zero.
-            let factor = match tail {
-                Some(shape) => (shape - 1.0) / shape * (1.0 - rng.unit()).powf(-1.0 / shape),
-                None if exponential => -(1.0 - rng.unit()).ln(),
-                None => 1.0,
-            };
-            env.sleep(time.mul_f64(factor)).await;
+            let Plan { time, times, .. } = self.plan();
+            env.sleep(time.mul_f64(times.draw(rng))).await;
             let mut state = state.lock();
             match job.0.send(()) {
                 Ok(()) => state.seen.served.record(env.now()),
@@ -182,6 +220,21 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn times_are_spread_around_their_mean() {
+        let rng = Sim::new(1).env().rng("times");
+        for times in [
+            Times::Constant,
+            Times::Exponential,
+            Times::Pareto { shape: 2.5 },
+            Times::LogNormal { sigma: 1.0 },
+            Times::Bimodal { share: 0.1, longer: 10.0 },
+        ] {
+            let mean = (0..50_000).map(|_| times.draw(&rng)).sum::<f64>() / 50_000.0;
+            assert!((mean - 1.0).abs() < 0.05, "{times:?}: {mean}");
+        }
+    }
 
     #[test]
     fn a_line_is_served_in_order_by_all_workers() {

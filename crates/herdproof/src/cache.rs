@@ -123,7 +123,7 @@ struct Inner<K, V, E> {
     rng: Rng,
     /// Hashes keys for the place of each within a smear.
     places: MapHasher,
-    policy: Arc<Policy>,
+    policy: Policy,
     policies: Option<Policies<K>>,
     engine: Engine<K, V, E>,
     group: Group<K, Loaded<V, E>, Infallible>,
@@ -221,7 +221,7 @@ where
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             places: env.hasher("cache/places"),
-            policy: Arc::new(policy),
+            policy,
             policies,
             engine: Engine::new(&env, size, weigh),
             group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
@@ -296,9 +296,8 @@ where
         let now = self.0.env.coarse();
         match self.0.engine.get(key) {
             Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
-                let born = look_at.as_nanos().saturating_add_signed((i64::from(left) - i64::from(fresh)) * 1_000_000);
-                let source = if left < 0 { self.0.serve_put_off() } else { self.0.serve_fresh() };
-                Get::hit(Got { value, age: now - Tick::from_nanos(born), source })
+                let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
+                Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
             found => self.look(key, found, load),
         }
@@ -319,7 +318,7 @@ where
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
         };
-        Some(Got { value: entry.value()?.clone(), age: now - life.born(), source })
+        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -330,15 +329,15 @@ where
     /// As [`set`](Cache::set), kept as told.
     pub fn set_with(&self, key: K, value: V, keep: &Keep) {
         let cache = &*self.0;
-        let policy = cache.policy(&key);
+        let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let now = cache.env.now();
+        let (policy, now) = (cache.policy(&own), cache.env.now());
         let Some(second) = &cache.second else {
-            let (life, tags) = cache.life(&policy, keep, now, load);
+            let (life, tags) = cache.life(policy, keep, now, load);
             cache.put(key, Entry::new(life, Content::Value(value, tags)));
             return;
         };
-        let stored = cache.to_store(&policy, value.clone(), keep, load);
+        let stored = cache.to_store(policy, value.clone(), keep, load);
         // The same in both tiers.
         let keep = Keep { ttl: Some(stored.ttl.min(second.link.memory)), ..keep.clone() };
         let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
@@ -414,22 +413,23 @@ where
             let put_off = life.look_at > life.fresh_until;
             let source = if put_off { cache.serve_put_off() } else { cache.serve_fresh() };
             return match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got { value, age: now - life.born(), source }),
+                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
             };
         }
         let entry = Entry::new(life, entry.into_content());
         let Some(value) = entry.value().cloned() else { return self.fetch(key, now, None, load) };
-        let got = |source| Got { value, age: now - life.born(), source };
+        let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
-        let policy = cache.policy(&owned);
+        let own = cache.own_policy(&owned);
+        let policy = cache.policy(&own);
         match life.phase(now, policy.keep) {
             Phase::Fresh => Get::hit(got(cache.serve_fresh())),
             Phase::Early => {
                 let got = got(cache.serve_fresh());
                 if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - cache.rng.unit()) {
-                    self.refresh(owned, policy, entry, now, load);
+                    self.refresh(owned, own, entry, now, load);
                 }
                 Get::hit(got)
             }
@@ -437,7 +437,7 @@ where
                 cache.tally.stale();
                 cache.env.tell(&Event::CacheStale);
                 let got = got(Source::Stale);
-                self.refresh(owned, policy, entry, now, load);
+                self.refresh(owned, own, entry, now, load);
                 Get::hit(got)
             }
             Phase::Kept => self.fetch(key, now, Some((entry, got(Source::StaleOnError))), load),
@@ -446,7 +446,7 @@ where
     }
 
     /// Loads what can still be served, unless somebody does.
-    fn refresh<F, L>(&self, key: K, policy: Arc<Policy>, entry: Entry<V, E>, now: Tick, load: L)
+    fn refresh<F, L>(&self, key: K, policy: Option<Box<Policy>>, entry: Entry<V, E>, now: Tick, load: L)
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
@@ -461,7 +461,8 @@ where
             cache.env.tell(&Event::Refresh);
             let load = load(entry.prior(now));
             let (mark, cache) = (cache.tags.mark(), Arc::clone(cache));
-            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, prior: Some(entry), mark };
+            let prior = Some(entry);
+            let errand = Errand { cache, key, place, policy, purpose: Purpose::Refresh, asked: now, prior, mark };
             Ok((errand, load))
         };
         let flight = match &cache.second {
@@ -497,8 +498,8 @@ where
         cache.env.tell(&Event::CacheMiss);
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
-        let policy = cache.policy(&key);
-        let patience = policy.patience.map(|patience| now + patience);
+        let policy = cache.own_policy(&key);
+        let patience = cache.policy(&policy).patience.map(|patience| now + patience);
         let mut led = false;
         let begin = |place, key: K| {
             led = true;
@@ -508,7 +509,7 @@ where
             }
             let load = load(prior.as_ref().and_then(|prior| prior.prior(now)));
             let (mark, cache) = (cache.tags.mark(), Arc::clone(cache));
-            Ok((Errand { cache, key, place, policy, purpose: Purpose::Miss, prior, mark }, load))
+            Ok((Errand { cache, key, place, policy, purpose: Purpose::Miss, asked: now, prior, mark }, load))
         };
         let flight = match &cache.second {
             None => cache.group.run_placed(key.clone(), |place| match begin(place, key) {
@@ -538,9 +539,13 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    fn policy(&self, key: &K) -> Arc<Policy> {
-        let own = self.policies.as_ref().and_then(|policies| policies(key));
-        own.map_or_else(|| Arc::clone(&self.policy), Arc::new)
+    /// What holds for this key alone, if anything does.
+    fn own_policy(&self, key: &K) -> Option<Box<Policy>> {
+        self.policies.as_ref().and_then(|policies| policies(key)).map(Box::new)
+    }
+
+    fn policy<'a>(&'a self, own: &'a Option<Box<Policy>>) -> &'a Policy {
+        own.as_deref().unwrap_or(&self.policy)
     }
 
     #[inline]

@@ -8,13 +8,14 @@
 //! | [`RateLimit`] | how many in a second, evenly | is told when, or waits in a slot of its own |
 //! | [`KeyedRate`] | the same, for each client, host or tenant | the same |
 //! | [`Bulkhead`] | how many at once, a fixed number | waits in a line that has an end |
-//! | [`AdaptiveLimit`] | how many at once, a number that it finds by itself | is refused |
+//! | [`AdaptiveLimit`] | how many at once, a number that it finds by itself | is refused, and told when |
 
 mod adaptive;
 mod bulkhead;
 mod gcra;
 mod keyed;
 pub mod law;
+mod promise;
 mod rate;
 
 pub use adaptive::{AdaptiveBuilder, AdaptiveLimit, AdaptivePermit};

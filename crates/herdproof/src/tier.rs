@@ -68,12 +68,7 @@ pub trait Tier<K, V>: Send + Sync + 'static {
 
     /// Stores what was loaded under a lease, ends the lease, and gives it to all who wait. A time to live of zero gives it to
     /// those who wait and keeps nothing.
-    fn fill(
-        &self,
-        key: &K,
-        lease: Lease,
-        stored: Stored<V>,
-    ) -> impl Future<Output = Result<Filled, TierError>> + Send;
+    fn fill(&self, key: &K, lease: Lease, stored: Stored<V>) -> impl Future<Output = Result<Filled, TierError>> + Send;
 
     /// The load under this lease has failed. The lease goes to one of those who wait, if it may be tried again; else all of
     /// them are told.

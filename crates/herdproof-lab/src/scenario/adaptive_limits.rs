@@ -10,33 +10,28 @@
 //! for drops took that for overload and starved the origin. The law now tells late from refused, and puts a cut to the test
 //! before it believes in it (`limit::law::Knee`).
 //!
-//! Known: which law is best on "thrashing" depends on the seed. There every call in flight slows down all others, which looks
-//! like a queue from the first call on; the default law stays below the best limit. In one of twelve seeds that cost a sixth.
+//! Known: the default law was tuned while looking at these very origins; `unseen-plants` has some that it was not tuned on.
+//! Which law is best on "thrashing" depends on the seed. There every call in flight slows down all others, which looks like a
+//! queue from the first call on; the default law stays below the best limit. Of forty seeds, one cost it a quarter and one a
+//! seventh.
 
 mod origin;
 
 use std::{
-    future::poll_fn,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    task::Poll,
     time::Duration,
 };
 
-use herdproof::{
-    Env, Sim, Tick,
-    gate::{Ask, guard, result},
-    limit::{
-        AdaptiveLimit,
-        law::{Aimd, Gradient2, Knee, Vegas},
-    },
-};
+use herdproof::{Env, Sim, Tick, limit::AdaptiveLimit};
 use origin::{CAPACITY, Origin, Trouble};
 
-use super::{Scenario, Settings};
+use super::{
+    Scenario, Settings,
+    laws::{Law, ask_once},
+};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
@@ -52,24 +47,6 @@ const TROUBLE: Duration = Duration::from_secs(13);
 const SHARE: f64 = 0.95;
 const SHARE_THRASHING: f64 = 0.8;
 
-/// How many at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Law {
-    None,
-    Aimd,
-    Gradient2,
-    Vegas,
-    Knee,
-}
-
-const LAWS: [(Law, &str); 5] = [
-    (Law::None, "no limit"),
-    (Law::Aimd, "AIMD"),
-    (Law::Gradient2, "Gradient2"),
-    (Law::Vegas, "Vegas"),
-    (Law::Knee, "knee (default)"),
-];
-
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "adaptive-limits",
     title: "how many at once: four laws that find it by themselves, on eight origins",
@@ -77,7 +54,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(settings: Settings) -> Report {
-    let arms: Vec<Arm> = LAWS.iter().map(|(law, name)| arm(settings.seed, *law, name)).collect();
+    let arms: Vec<Arm> = Law::ALL.map(|law| arm(settings.seed, law)).into();
     let checks = checks(&arms);
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
     let summary = format!(
@@ -108,7 +85,7 @@ fn run(settings: Settings) -> Report {
 }
 
 /// One law on all origins; the picture is that of the calls in overload.
-fn arm(seed: u64, law: Law, name: &'static str) -> Arm {
+fn arm(seed: u64, law: Law) -> Arm {
     let mut picture = Timeline::new(PATIENCE);
     let figures = Trouble::ALL
         .iter()
@@ -120,7 +97,7 @@ fn arm(seed: u64, law: Law, name: &'static str) -> Arm {
             Figure::number(trouble.key(), trouble.title(), good as f64 / TROUBLE.as_secs_f64())
         })
         .collect();
-    Arm::new(name, figures, picture)
+    Arm::new(law.name(), figures, picture)
 }
 
 /// How many answers were good while there was trouble, and all calls at the origin.
@@ -129,7 +106,7 @@ fn race(seed: u64, law: Law, trouble: Trouble) -> (u64, Timeline) {
     let env = sim.env();
     let begins = Tick::ZERO + CALM;
     let origin = Origin::new(&env, trouble, begins, TROUBLE);
-    let limit = limit(&env, law);
+    let limit = law.limit(&env);
     let good = Arc::new(AtomicU64::new(0));
     let rng = env.rng("users");
     let arrive = |_| {
@@ -148,29 +125,9 @@ fn race(seed: u64, law: Law, trouble: Trouble) -> (u64, Timeline) {
     (good.load(Relaxed) - good_before, origin.calls())
 }
 
-fn limit(env: &Env, law: Law) -> AdaptiveLimit {
-    let builder = AdaptiveLimit::builder(env);
-    match law {
-        Law::None => builder.between(u32::MAX, u32::MAX),
-        Law::Aimd => builder.law(Aimd::default()),
-        Law::Gradient2 => builder.law(Gradient2::default()),
-        Law::Vegas => builder.law(Vegas::default()),
-        Law::Knee => builder.law(Knee::default()),
-    }
-    .build()
-}
-
-/// Asks once, and leaves when its patience is over.
+/// Asks once, and counts a good answer.
 async fn user(env: Env, origin: Origin, limit: AdaptiveLimit, good: Arc<AtomicU64>) {
-    let call = || async {
-        let (mut call, mut late) = (pin!(origin.call()), pin!(env.sleep(PATIENCE)));
-        poll_fn(|cx| match call.as_mut().poll(cx) {
-            Poll::Ready(answer) => Poll::Ready(answer),
-            Poll::Pending => late.as_mut().poll(cx).map(|_| Err(())),
-        })
-        .await
-    };
-    if guard(&env, &limit, result, Ask::new(&env), call).await.is_ok() {
+    if ask_once(&env, &limit, PATIENCE, origin.call()).await {
         good.fetch_add(1, Relaxed);
     }
 }

@@ -20,7 +20,7 @@ use super::{Scenario, Settings};
 use crate::{
     arrivals::poisson,
     report::{Arm, Check, Figure, Parameter, Report, Source},
-    service::{Plan, Service},
+    service::{Plan, Service, Times},
     timeline::Timeline,
 };
 
@@ -164,7 +164,7 @@ impl Herd {
 fn herd(seed: u64, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "service", BIN, Plan { exponential: true, ..Plan::new(WORKERS, TIME) });
+    let service = Service::new(&env, "service", BIN, Plan { times: Times::Exponential, ..Plan::new(WORKERS, TIME) });
     let hedge = hedge(&env);
     let turning = Tick::ZERO + CALM;
     let phases = Arc::new(Mutex::new([Phase::default(), Phase::default()]));

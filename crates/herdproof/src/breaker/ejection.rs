@@ -394,6 +394,20 @@ mod tests {
         }
     }
 
+    /// envoy#27066: the share was reckoned before the ejection, so that with two thirds allowed all of three were out.
+    #[test]
+    fn the_bound_counts_the_one_that_is_about_to_go_and_the_last_stays_in_whatever_the_bound() {
+        for (endpoints, share, most) in
+            [(3, 0.5, 1), (3, 0.67, 2), (3, 1.0, 2), (4, 0.74, 2), (10, 0.25, 2), (10, 0.0, 1)]
+        {
+            let set = Ejection::builder(&Sim::new(5).env()).most_out(share).build(endpoints);
+            for which in 0..endpoints {
+                fault_five(&set, which, at(0));
+            }
+            assert_eq!(set.out(at(0)), most, "{share} of {endpoints}");
+        }
+    }
+
     /// envoy#19869: those that were ejected together came back together.
     #[test]
     fn those_ejected_together_come_back_apart() {

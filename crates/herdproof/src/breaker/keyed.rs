@@ -18,6 +18,8 @@ use crate::{
 
 /// A window of two or three buckets: coarser than that of a single breaker, and a quarter of its size.
 const SLOTS: usize = 4;
+/// Faults in a row are kept for this long after the last one: what is called once in minutes and fails every time is down.
+const ROW: Duration = Duration::from_secs(600);
 
 /// A [`Breaker`](super::Breaker) for each key, in bounded memory. Cheap to clone, and clones share.
 ///
@@ -34,9 +36,10 @@ const SLOTS: usize = 4;
 /// assert!(hosts.of("b.example").try_enter(&Ask::new(&env)).is_ok());
 /// ```
 ///
-/// A key is forgotten when nothing was heard of it for so long that a new breaker would do the same. At the bound, the one that
-/// would have been forgotten first goes, and begins anew: closed. A key costs some 150 bytes beside itself. Its window
-/// is made of two or three buckets, where that of a single breaker has ten.
+/// A key is forgotten when nothing was heard of it for so long that a new breaker would do the same; faults in a row are
+/// forgotten with it after ten minutes. At the bound, the one that would have been forgotten first goes, and begins anew:
+/// closed. A key costs some 150 bytes beside itself. Its window is made of two or three buckets, where that of a single
+/// breaker has ten.
 pub struct KeyedBreaker<K>(Arc<Inner<K>>);
 
 struct Inner<K> {
@@ -81,6 +84,7 @@ impl Small {
     fn touch(&mut self, rules: &Rules, now: Tick) {
         let healthy = rules.window.saturating_mul(u32::from(self.state.level) + 1);
         let until = match self.state.mode {
+            Mode::Closed { .. } if self.tally.has_row() => now + ROW,
             Mode::Closed { .. } | Mode::HeldClosed | Mode::HeldOpen => now,
             Mode::Open { until } | Mode::Probing { until } => now.max(until) + rules.open_cap,
             Mode::Ramping { .. } => now + rules.open_cap,
@@ -332,6 +336,20 @@ mod tests {
         }
         assert!(enter(&hosts, 1, at(1)).is_err(), "a healthy one went in its place");
         assert!(hosts.len() <= 500);
+    }
+
+    /// The row was forgotten with its key, a window after each fault, so a host that is called every minute was never found
+    /// to be down.
+    #[test]
+    fn a_host_that_is_rarely_called_is_noticed_though_other_keys_come_and_go() {
+        let hosts = keyed(500);
+        for minute in 0..7 {
+            assert!(call(&hosts, 1, at(minute * 60), Verdict::Fault));
+            for key in 0..2_000 {
+                call(&hosts, 10 + key + u64::from(minute) * 2_000, at(minute * 60 + 30), Verdict::Ok);
+            }
+        }
+        assert!(enter(&hosts, 1, at(6 * 60)).is_err());
     }
 
     #[test]

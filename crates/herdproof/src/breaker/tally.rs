@@ -57,6 +57,11 @@ impl<const SLOTS: usize> Tally<SLOTS> {
             || (slow && rules.is_crawling(calls.all, self.slow.sum(scale, now).all))
     }
 
+    /// Whether the last call that says anything was a fault.
+    pub(super) fn has_row(&self) -> bool {
+        self.faults.load(Relaxed) > 0
+    }
+
     pub(super) fn clear(&self) {
         self.faults.store(0, Relaxed);
         self.calls.clear();

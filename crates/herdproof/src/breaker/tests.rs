@@ -266,6 +266,56 @@ fn results_from_before_a_change_are_thrown_away() {
     assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
 }
 
+/// Polly#218 told its listeners of a new outage with each of these; others began the open time anew with each, and never
+/// probed.
+#[test]
+fn faults_that_come_in_while_it_is_open_neither_keep_it_open_nor_are_a_new_outage() {
+    let mut scene = Scene::usual();
+    let before: Vec<Pass> = (0..20).map(|_| scene.enter().unwrap()).collect();
+    scene.call(&[Verdict::Fault; 7]);
+    let open = scene.breaker.phase();
+    for pass in before {
+        scene.wait(SECOND / 10);
+        scene.settle(pass, Verdict::Fault);
+    }
+    assert_eq!((scene.breaker.phase(), scene.trips()), (open, 1));
+}
+
+/// denoland/std#7306: a probe of an earlier trial, back late, closed the breaker in a later one, or freed a place there that
+/// it did not have.
+#[test]
+fn what_a_probe_of_an_earlier_trial_says_or_leaves_is_nothing_to_a_later_one() {
+    let mut scene = Scene::half_open(|usual| usual);
+    let endings: [fn(&Scene, Pass); 3] = [
+        |scene, pass| scene.settle(pass, Verdict::Ok),
+        |scene, pass| scene.settle(pass, Verdict::Ignored),
+        |_, pass| drop(pass),
+    ];
+    for ending in endings {
+        let early = scene.probe();
+        scene.wait(SECOND * 5);
+        assert!(scene.enter().is_err(), "it took too long, and has failed");
+        let Phase::Open { until } = scene.breaker.phase() else { panic!("{:?}", scene.breaker) };
+        scene.now = until;
+        let late = scene.probe();
+        ending(&scene, early);
+        assert_eq!(scene.breaker.phase(), Phase::Probing);
+        assert!(scene.enter().is_err(), "the place is taken");
+        drop(late);
+    }
+}
+
+/// Counts that are wiped every so often never come to seven where calls are rare, however long the outage lasts.
+#[test]
+fn an_outage_that_is_asked_about_once_an_hour_is_noticed() {
+    let mut scene = Scene::usual();
+    for _ in 0..7 {
+        assert!(scene.call(&[Verdict::Fault]));
+        scene.wait(SECOND * 3600);
+    }
+    assert_eq!(scene.trips(), 1);
+}
+
 #[test]
 fn faults_from_before_an_outage_do_not_count_when_it_has_closed_again() {
     let mut scene = Scene::new(|usual| usual.ramp(1.0, SECOND));

@@ -63,6 +63,18 @@ fn credit_of_a_busy_hour_is_not_there_when_the_origin_fails_after_a_quiet_minute
     assert_eq!(exhaust(&budget, at(3660)), 0);
 }
 
+/// linkedin/venice#1498: after a time without requests the budget was never reckoned again.
+#[test]
+fn a_budget_that_had_nothing_to_do_for_a_night_earns_again_in_the_morning() {
+    let budget = earning(0.1);
+    for hour in [0, 1, 9, 100] {
+        for _ in 0..100 {
+            budget.first(at(hour * 3600));
+        }
+        assert_eq!(exhaust(&budget, at(hour * 3600)), 10, "hour {hour}");
+    }
+}
+
 #[test]
 fn an_extra_is_charged_before_its_backoff_and_an_unused_one_is_given_back() {
     let budget = earning(1.0);

@@ -1,7 +1,7 @@
 //! What is kept for a key, and what may be done with it when.
 //!
-//! An entry costs 24 bytes beside its value, and a hit compares one number: [`look_at`](Life::look_at), the first instant at
-//! which there is anything to think about.
+//! An entry costs 16 bytes beside its value, because a hit is as dear as the memory it has to fetch. And a hit compares one
+//! number: [`look_at`](Life::look_at), the first instant at which there is anything to think about.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +16,10 @@ const SHORTEST_LOAD: Duration = Duration::from_millis(1);
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
-/// What is kept for a key. Flat, so that the variant lies in bytes that are left over.
+/// What is kept for a key. Flat, so that the variant lies in the byte that is left over.
 pub(super) enum Entry<V, E> {
-    Value { look_at: Tick, left: i32, fresh: u32, grace: u32, load: LoadTime, value: V },
-    Other { look_at: Tick, left: i32, fresh: u32, grace: u32, load: LoadTime, other: Arc<Other<V, E>> },
+    Value { look_at: Tick, left: Away, fresh: Away, grace: Away, load: LoadTime, value: V },
+    Other { look_at: Tick, left: Away, fresh: Away, grace: Away, load: LoadTime, other: Arc<Other<V, E>> },
 }
 
 /// What is rarer than a plain value.
@@ -28,10 +28,8 @@ pub(super) enum Other<V, E> {
     Absent,
     /// The load failed, and is not to be tried again yet.
     Failed(Arc<E>),
-    Tagged {
-        value: V,
-        tags: Box<[Tag]>,
-    },
+    /// With the instant it was loaded, because that is compared with when its tags were expired.
+    Tagged { value: V, tags: Box<[Tag]>, born: Tick },
 }
 
 /// What an entry holds.
@@ -69,23 +67,81 @@ pub(super) enum Phase {
     Gone,
 }
 
-/// A duration from a microsecond to hours in two bytes, to a thousandth: eleven bits and an exponent of two.
+/// How far away something is, before or behind, in two bytes: milliseconds to ten bits, an exponent of two, and a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LoadTime(u16);
+pub(super) struct Away(u16);
+
+impl Away {
+    const BITS: u32 = 10;
+    const BEHIND: u16 = 1 << 15;
+    pub(super) const NONE: Away = Away(0);
+
+    /// The longest of these that is not longer.
+    fn at_most(time: Duration) -> Away {
+        let millis = nanos(time) / 1_000_000;
+        let exponent = (u64::BITS - millis.leading_zeros()).saturating_sub(Self::BITS);
+        if exponent > 31 {
+            Away(!Self::BEHIND)
+        } else {
+            Away((exponent as u16) << Self::BITS | (millis >> exponent) as u16)
+        }
+    }
+
+    /// The shortest of these that is not shorter.
+    fn at_least(time: Duration) -> Away {
+        let near = Away::at_most(time);
+        // The next one: should the ten bits run over, the exponent goes up by one, which is right.
+        if near.time() < time && near.0 < !Self::BEHIND { Away(near.0 + 1) } else { near }
+    }
+
+    fn behind(self) -> Away {
+        Away(self.0 | Self::BEHIND)
+    }
+
+    #[inline]
+    pub(super) fn is_behind(self) -> bool {
+        self.0 >= Self::BEHIND
+    }
+
+    /// How far, whichever way.
+    pub(super) fn time(self) -> Duration {
+        let bits = self.0 & !Self::BEHIND;
+        let mantissa = u64::from(bits) & ((1 << Self::BITS) - 1);
+        Duration::from_millis(mantissa << (bits >> Self::BITS))
+    }
+
+    /// This far from a point in time.
+    pub(super) fn from(self, tick: Tick) -> Tick {
+        if self.is_behind() { back(tick, self.time()) } else { tick + self.time() }
+    }
+
+    /// This far before a point in time.
+    pub(super) fn before(self, tick: Tick) -> Tick {
+        back(tick, self.time())
+    }
+}
+
+/// How long a load takes, in one byte: from a microsecond to hours in eight steps to the octave. Chance makes more of it anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LoadTime(u8);
 
 impl LoadTime {
-    const BITS: u32 = 11;
+    const BITS: u32 = 3;
 
     pub(super) fn new(time: Duration) -> LoadTime {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let exponent = (u64::BITS - micros.leading_zeros()).saturating_sub(Self::BITS).min(31);
-        let mantissa = (micros >> exponent).min((1 << Self::BITS) - 1);
-        LoadTime((exponent << Self::BITS) as u16 | mantissa as u16)
+        let micros = nanos(time) / 1_000;
+        if micros < 1 << Self::BITS {
+            return LoadTime(micros as u8);
+        }
+        // The leading bit is not kept: it is there in all that are larger.
+        let exponent = u64::BITS - 1 - micros.leading_zeros() - Self::BITS;
+        let mantissa = (micros >> exponent) as u8 & 7;
+        if exponent > 30 { LoadTime(u8::MAX) } else { LoadTime((exponent as u8 + 1) << Self::BITS | mantissa) }
     }
 
     pub(super) fn get(self) -> Duration {
-        let mantissa = u64::from(self.0) & ((1 << Self::BITS) - 1);
-        Duration::from_micros(mantissa << (u32::from(self.0) >> Self::BITS))
+        let (exponent, mantissa) = (self.0 >> Self::BITS, u64::from(self.0 & 7));
+        Duration::from_micros(if exponent == 0 { mantissa } else { (mantissa | 8) << (exponent - 1) })
     }
 }
 
@@ -93,15 +149,13 @@ impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
         let fresh_until = now + fresh;
-        let lead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * EARLIEST;
-        let lead = Duration::try_from_secs_f64(lead).unwrap_or(Duration::MAX).min(fresh / 2);
-        // In whole milliseconds, as it is kept.
-        let lead = if beta > 0.0 { Duration::from_millis(u64::from(millis(lead))) } else { Duration::ZERO };
-        let look_at = Tick::from_nanos(fresh_until.as_nanos() - nanos(lead).min(fresh_until.as_nanos()));
-        Life { look_at, fresh_until, fresh, grace, load }
+        let lead = scaled(load.max(SHORTEST_LOAD), beta * EARLIEST).min(fresh / 2);
+        // As it will be kept, so that the end is exact.
+        let lead = if beta > 0.0 { Away::at_most(lead) } else { Away::NONE };
+        Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
     }
 
-    /// When it was loaded, to the millisecond.
+    /// When it was loaded, to a thousandth of its time to live.
     pub(super) fn born(&self) -> Tick {
         back(self.fresh_until, self.fresh)
     }
@@ -128,7 +182,14 @@ impl Life {
 
     /// Served as it is for this long, because loading it failed just now; but never beyond its end.
     pub(super) fn put_off(mut self, now: Tick, pause: Duration, keep: Duration) -> Life {
-        self.look_at = (now + pause).min(self.end(keep));
+        // In steps as it will be kept, so that its end stays where it is. Long after its time those are longer than the pause.
+        let (end, look_at) = (self.end(keep), now + pause);
+        self.look_at = if look_at <= self.fresh_until {
+            Away::at_most(self.fresh_until - look_at).before(self.fresh_until)
+        } else {
+            let put_off = self.fresh_until + Away::at_least(look_at - self.fresh_until).time();
+            if put_off <= end { put_off } else { self.fresh_until + Away::at_most(end - self.fresh_until).time() }
+        };
         self
     }
 
@@ -144,32 +205,28 @@ impl Life {
 
     /// How long loads take, this one included: an average that forgets.
     pub(super) fn learn(before: Option<Duration>, took: Duration) -> Duration {
-        before.map_or(took, |before| before.mul_f64(MEMORY) + took.mul_f64(1.0 - MEMORY))
+        before.map_or(took, |before| scaled(before, MEMORY) + scaled(took, 1.0 - MEMORY))
     }
 }
 
 /// Whether to refresh an entry before its end, given a number drawn from `(0, 1]`: the more probable the closer the end is and
 /// the longer the load takes. Callers who act on their own would do so e^(1/beta) times in the mean, however many they are.
 pub(super) fn fires(now: Tick, fresh_until: Tick, load: Duration, beta: f64, draw: f64) -> bool {
-    let ahead = load.max(SHORTEST_LOAD).as_secs_f64() * beta * -draw.ln();
-    now + Duration::try_from_secs_f64(ahead).unwrap_or(Duration::MAX) >= fresh_until
+    now + scaled(load.max(SHORTEST_LOAD), beta * -draw.ln()) >= fresh_until
 }
 
 impl<V: Clone, E> Entry<V, E> {
     pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
         let Life { look_at, fresh_until, .. } = life;
         let left = if look_at <= fresh_until {
-            i32::try_from(millis(fresh_until - look_at)).unwrap_or(i32::MAX)
+            Away::at_most(fresh_until - look_at)
         } else {
-            // At least one, so that it shows.
-            -i32::try_from(millis(look_at - fresh_until)).unwrap_or(i32::MAX).max(1)
+            Away::at_most(look_at - fresh_until).behind()
         };
-        // Rather born a millisecond too early than too late: what is expired by its tag is what was born before.
-        let fresh = millis(life.fresh + Duration::from_nanos(999_999));
-        let (grace, load) = (millis(life.grace), LoadTime::new(life.load));
+        let (fresh, grace, load) = (Away::at_least(life.fresh), Away::at_least(life.grace), LoadTime::new(life.load));
         let other = match content {
             Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
-            Content::Value(value, Some(tags)) => Other::Tagged { value, tags },
+            Content::Value(value, Some(tags)) => Other::Tagged { value, tags, born: life.born() },
             Content::Absent => Other::Absent,
             Content::Failed(error) => Other::Failed(error),
         };
@@ -179,14 +236,15 @@ impl<V: Clone, E> Entry<V, E> {
     pub(super) fn life(&self) -> Life {
         let (Entry::Value { look_at, left, fresh, grace, load, .. }
         | Entry::Other { look_at, left, fresh, grace, load, .. }) = self;
-        let away = Duration::from_millis(left.unsigned_abs().into());
-        Life {
-            look_at: *look_at,
-            fresh_until: if *left < 0 { back(*look_at, away) } else { *look_at + away },
-            fresh: Duration::from_millis((*fresh).into()),
-            grace: Duration::from_millis((*grace).into()),
-            load: load.get(),
-        }
+        let fresh_until = left.from(*look_at);
+        let fresh = match self {
+            Entry::Other { other, .. } => match &**other {
+                Other::Tagged { born, .. } => fresh_until - *born,
+                Other::Absent | Other::Failed(_) => fresh.time(),
+            },
+            Entry::Value { .. } => fresh.time(),
+        };
+        Life { look_at: *look_at, fresh_until, fresh, grace: grace.time(), load: load.get() }
     }
 
     /// The value, if it is one.
@@ -214,7 +272,7 @@ impl<V: Clone, E> Entry<V, E> {
         match self {
             Entry::Value { value, .. } => Content::Value(value, None),
             Entry::Other { other, .. } => match &*other {
-                Other::Tagged { value, tags } => Content::Value(value.clone(), Some(tags.clone())),
+                Other::Tagged { value, tags, .. } => Content::Value(value.clone(), Some(tags.clone())),
                 Other::Absent => Content::Absent,
                 Other::Failed(error) => Content::Failed(Arc::clone(error)),
             },
@@ -238,9 +296,9 @@ impl<V: Clone, E> Clone for Entry<V, E> {
     }
 }
 
-/// Whole milliseconds; 49 days and more are all the same.
-fn millis(duration: Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+/// So many times as long, to the microsecond or so; for ever, if that is too long to count.
+pub(super) fn scaled(time: Duration, by: f64) -> Duration {
+    Duration::from_nanos((nanos(time) as f64 * by) as u64)
 }
 
 fn back(tick: Tick, by: Duration) -> Tick {

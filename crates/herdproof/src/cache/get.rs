@@ -88,12 +88,30 @@ where
     }
 
     /// Waits with the whole thread; for threads, not for tasks, and not in a simulation.
+    #[inline]
     pub fn wait(self) -> Result<Got<V>, GetError<E>> {
+        match self.0 {
+            State::Hit(Some(got)) => Ok(got),
+            _ => self.park(),
+        }
+    }
+
+    /// Whatever is not a hit.
+    #[inline(never)]
+    fn poll_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
+        match &mut self.0 {
+            State::Hit(_) => unreachable!("a future is not polled after it was ready"),
+            State::Failed(error) => Poll::Ready(Err(error.take().expect("a future is not polled after it was ready"))),
+            State::Waiting(waiting) => waiting.poll(cx),
+        }
+    }
+
+    #[inline(never)]
+    fn park(mut self) -> Result<Got<V>, GetError<E>> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = Context::from_waker(&waker);
-        let mut get = self;
         loop {
-            if let Poll::Ready(answer) = Pin::new(&mut get).poll(&mut cx) {
+            if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut cx) {
                 return answer;
             }
             thread::park();
@@ -121,11 +139,13 @@ where
     /// When polled again after it was ready.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.get_mut().0 {
-            State::Hit(got) => Poll::Ready(Ok(got.take().expect("a future is not polled after it was ready"))),
-            State::Failed(error) => Poll::Ready(Err(error.take().expect("a future is not polled after it was ready"))),
-            State::Waiting(waiting) => waiting.poll(cx),
+        let get = self.get_mut();
+        if let State::Hit(got) = &mut get.0
+            && let Some(got) = got.take()
+        {
+            return Poll::Ready(Ok(got));
         }
+        get.poll_on(cx)
     }
 }
 
@@ -159,13 +179,14 @@ fn resolve<V, E>(
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
             let source = match way {
-                Way::Loaded if led => Source::Loaded,
+                // What was loaded for this caller was loaded just now.
+                Way::Loaded if led => return Ok(Got::new(value, Source::Loaded, born, born)),
                 Way::Loaded => Source::Joined,
                 Way::Tier => Source::Tier,
                 Way::Stale => Source::Stale,
                 Way::OnError => Source::StaleOnError,
             };
-            return Ok(Got { value, age: env.coarse() - born, source });
+            return Ok(Got::new(value, source, born, env.coarse()));
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),

@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 
 use super::{
     Inner,
-    entry::{Content, Entry, Life, Phase},
+    entry::{Content, Entry, Life, Phase, scaled},
     outcome::{Keep, Load, Prior},
     policy::Policy,
     stats::count,
@@ -30,7 +30,11 @@ use crate::{
 
 /// What a load has come to, for everybody who waits for it.
 pub(super) enum Loaded<V, E> {
-    Value { value: V, born: Tick, way: Way },
+    Value {
+        value: V,
+        born: Tick,
+        way: Way,
+    },
     Absent,
     Failed(Arc<E>),
     /// The load failed in another process, for this reason.
@@ -72,8 +76,11 @@ pub(super) struct Errand<K, V, E> {
     pub(super) cache: Arc<Inner<K, V, E>>,
     pub(super) key: K,
     pub(super) place: Place,
-    pub(super) policy: Arc<Policy>,
+    /// Of this key alone; the cache's own, if there is none.
+    pub(super) policy: Option<Box<Policy>>,
     pub(super) purpose: Purpose,
+    /// When it was asked for.
+    pub(super) asked: Tick,
     /// What was there before, if it is of any use still.
     pub(super) prior: Option<Entry<V, E>>,
     /// Which tags had been expired when it began.
@@ -101,7 +108,6 @@ where
         F: Future<Output = Result<Load<V>, E>>,
     {
         let Inner { env, limit, tally, .. } = &*self.cache;
-        let begun = env.now();
         let permit = match limit {
             None => None,
             Some(limit) => {
@@ -109,15 +115,15 @@ where
                     Purpose::Miss => Priority::Normal,
                     Purpose::Refresh => Priority::Sheddable,
                 };
-                match limit.enter(Ask::at(begun).priority(priority)).await {
+                match limit.enter(Ask::at(self.asked).priority(priority)).await {
                     Ok(permit) => Some(permit),
                     Err(refusal) => return Attempt::Refused(refusal),
                 }
             }
         };
-        let from = if permit.is_some() { env.now() } else { begun };
+        let from = if permit.is_some() { env.now() } else { self.asked };
         count(&tally.loads);
-        let outcome = by(env, Some(from + self.policy.load_timeout), load).await;
+        let outcome = by(env, Some(from + self.policy().load_timeout), load).await;
         let span = Span { from, to: env.now() };
         let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
         if let Some(permit) = permit {
@@ -147,30 +153,33 @@ where
         }
     }
 
+    pub(super) fn policy(&self) -> &Policy {
+        self.policy.as_deref().unwrap_or(&self.cache.policy)
+    }
+
     pub(super) fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
             Load::With(value, keep) => (value, keep),
             Load::Uncached(value) => return Loaded::Value { value, born: now, way: Way::Loaded },
             Load::Absent(ttl) => {
-                let ttl = self.cache.jittered(&self.policy, ttl.unwrap_or(self.policy.absent));
+                let ttl = self.cache.jittered(self.policy(), ttl.unwrap_or(self.policy().absent));
                 let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
-                self.fill(life, Content::Absent, &[]);
+                self.fill(life, Content::Absent);
                 return Loaded::Absent;
             }
         };
         let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), now - from);
-        let (life, tags) = self.cache.life(&self.policy, &keep, now, took);
-        let content = Content::Value(value.clone(), tags.clone());
-        self.fill(life, content, tags.as_deref().unwrap_or(&[]));
+        let (life, tags) = self.cache.life(self.policy(), &keep, now, took);
+        self.fill(life, Content::Value(value.clone(), tags));
         Loaded::Value { value, born: now, way: Way::Loaded }
     }
 
     fn failed(self, error: Arc<E>, now: Tick) -> Loaded<V, E> {
-        if !self.put_off(now) && self.policy.failed > Duration::ZERO {
-            let ttl = self.cache.jittered(&self.policy, self.policy.failed);
+        if !self.put_off(now) && self.policy().failed > Duration::ZERO {
+            let ttl = self.cache.jittered(self.policy(), self.policy().failed);
             let life = Life::begin(now, ttl, Duration::ZERO, Duration::ZERO, 0.0);
-            self.fill(life, Content::Failed(Arc::clone(&error)), &[]);
+            self.fill(life, Content::Failed(Arc::clone(&error)));
         }
         Loaded::Failed(error)
     }
@@ -178,24 +187,24 @@ where
     /// What was there before is served a little longer before the next attempt, if it may be served at all.
     pub(super) fn put_off(&self, now: Tick) -> bool {
         let Some(prior) = &self.prior else { return false };
-        let Policy { keep, pause, .. } = *self.policy;
+        let Policy { keep, pause, .. } = *self.policy();
         let life = prior.life();
         if prior.value().is_none() || life.phase(now, keep) == Phase::Gone {
             return false;
         }
-        let pause = pause.mul_f64(1.0 - 0.5 * self.cache.rng.unit());
-        self.fill(life.put_off(now, pause, keep), prior.clone().into_content(), prior.tags());
+        let pause = scaled(pause, 1.0 - 0.5 * self.cache.rng.unit());
+        self.fill(life.put_off(now, pause, keep), prior.clone().into_content());
         true
     }
 
     /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
     /// hides the flight first and removes the entry then; here it is seen under the same lock whether the flight was
     /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
-    pub(super) fn fill(&self, life: Life, content: Content<V, E>, tags: &[Tag]) {
+    pub(super) fn fill(&self, life: Life, content: Content<V, E>) {
         let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;
-        let key = self.key.clone();
+        let (key, entry) = (self.key.clone(), Entry::new(life, content));
         let put = group.unless_forgotten(self.place, || {
-            (!expired.expired_since(tags, self.mark)).then(|| engine.put(key, Entry::new(life, content)))
+            (!expired.expired_since(entry.tags(), self.mark)).then(|| engine.put(key, entry))
         });
         match put.flatten() {
             Some(put) => self.cache.count_put(&put),

@@ -1,6 +1,10 @@
 //! What other processes have changed, and what may have been missed of it.
 
-use std::{hash::{BuildHasher, Hash}, sync::Weak, time::Duration};
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::Weak,
+    time::Duration,
+};
 
 use super::{Inner, entry::Entry};
 use crate::{

@@ -2,7 +2,8 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use crate::{error::Panic, gate::Refusal};
+use super::entry::Away;
+use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +73,13 @@ impl<V> Prior<V> {
 pub struct Got<V> {
     /// The value.
     pub value: V,
-    /// How long ago it was loaded, to some milliseconds.
-    pub age: Duration,
     /// Where it is from, and why.
     pub source: Source,
+    // What its age is reckoned from, when somebody asks for that.
+    pub(super) asked: Tick,
+    pub(super) look_at: Tick,
+    pub(super) left: Away,
+    pub(super) fresh: Away,
 }
 
 /// Where a value is from.
@@ -97,6 +101,15 @@ pub enum Source {
 }
 
 impl<V> Got<V> {
+    pub(super) fn new(value: V, source: Source, born: Tick, asked: Tick) -> Got<V> {
+        Got { value, source, asked, look_at: born, left: Away::NONE, fresh: Away::NONE }
+    }
+
+    /// How long ago it was loaded, to some milliseconds and a thousandth of its time to live.
+    pub fn age(&self) -> Duration {
+        self.asked - self.fresh.before(self.left.from(self.look_at))
+    }
+
     /// Whether it is past its time.
     pub fn is_stale(&self) -> bool {
         matches!(self.source, Source::Stale | Source::StaleOnError)

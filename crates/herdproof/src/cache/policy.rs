@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::entry::scaled;
+
 /// What holds for an entry; see the [module](super) for the words. Made with [`new`](Policy::new) and changed by its setters.
 ///
 /// ```
@@ -117,7 +119,7 @@ impl Policy {
 
     /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.
     pub(super) fn jittered(&self, time: Duration, draw: f64) -> Duration {
-        time.mul_f64(1.0 - self.jitter * draw)
+        scaled(time, 1.0 - self.jitter * draw)
     }
 }
 

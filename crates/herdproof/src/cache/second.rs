@@ -258,10 +258,19 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// It was there when the lookup was sent, or a push came.
-    Here { held: Held<V>, at: Tick },
+    Here {
+        held: Held<V>,
+        at: Tick,
+    },
     /// It is to be loaded.
-    Load { holding: Option<Holding<K, V>>, held: Option<(Held<V>, Tick)> },
-    Failed { failure: Failure<V>, at: Tick },
+    Load {
+        holding: Option<Holding<K, V>>,
+        held: Option<(Held<V>, Tick)>,
+    },
+    Failed {
+        failure: Failure<V>,
+        at: Tick,
+    },
 }
 
 /// The lease of a load. Dropped unfilled, it says that the load failed.

@@ -25,7 +25,9 @@ const EARLY: Duration = Duration::from_millis(10);
 pub(super) enum Ashore<V: Clone, E> {
     Waiting(Landing<Loaded<V, E>, Infallible>),
     /// Newcomers are told the same for as long as the load goes on.
-    Told { _linger: Linger<Loaded<V, E>, Infallible> },
+    Told {
+        _linger: Linger<Loaded<V, E>, Infallible>,
+    },
     /// Nobody waits, or nobody can be told before the end.
     Nobody,
 }
@@ -86,6 +88,7 @@ where
                 if let Some((held, at)) = held {
                     self.take_meanwhile(held, at, ashore);
                 }
+                self.asked = self.cache.env.now();
                 holding
             }
         };
@@ -115,12 +118,13 @@ where
 
     /// Keeps what the tier has.
     fn take(self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
-        let own = if held.value.is_some() { self.policy.ttl } else { self.policy.absent };
-        let own = self.cache.jittered(&self.policy, own.min(second.link.memory));
+        let policy = self.policy();
+        let own = if held.value.is_some() { policy.ttl } else { policy.absent };
+        let own = self.cache.jittered(policy, own.min(second.link.memory));
         let (life, content) = self.entry(&held, at, own);
         // What is only for those who wait has no time at all.
         if held.is_servable() {
-            self.keep(life, content);
+            self.fill(life, content);
         }
         held.value.map_or(Loaded::Absent, |value| {
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
@@ -134,7 +138,7 @@ where
         let entry = Entry::new(life, content);
         let Some(value) = held.value.clone() else { return };
         if held.is_servable() && matches!(ashore, Ashore::Waiting(_)) {
-            self.keep(life, entry.clone().into_content());
+            self.fill(life, entry.clone().into_content());
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
             ashore.tell(Loaded::Value { value, born: before(at, held.age), way });
         }
@@ -146,7 +150,7 @@ where
     /// The load failed, but there may be something to serve.
     fn fall_back(self, holding: Option<Holding<K, V>>, attempt: Attempt<V, E>) -> Loaded<V, E> {
         if let Some(mut holding) = holding {
-            holding.remember = self.cache.jittered(&self.policy, self.policy.failed);
+            holding.remember = self.cache.jittered(self.policy(), self.policy().failed);
             holding.why = match attempt {
                 Attempt::Refused(_) => "the load was not begun: the node's limit refused it",
                 Attempt::Over { outcome: None, .. } => "the load took too long",
@@ -175,7 +179,7 @@ where
     }
 
     fn within_keep(&self, life: &Life, now: Tick) -> bool {
-        life.phase(now, self.policy.keep) != Phase::Gone
+        life.phase(now, self.policy().keep) != Phase::Gone
     }
 
     /// Gives those who wait what was loaded, then the tier, then memory.
@@ -205,13 +209,13 @@ where
             self.cache.env.tell(&Event::Fenced);
             return loaded.map_or(Loaded::Absent, |value| Loaded::Value { value, born: to, way: Way::Loaded });
         }
-        self.policy = Arc::new(self.policy.settled());
+        self.policy = Some(Box::new(self.policy().settled()));
         self.found(found, from, to)
     }
 
     /// What goes into the tier, and the same for memory.
     fn stored(&self, second: &Second<K, V>, found: Load<V>, took: Duration) -> (Stored<V>, Load<V>) {
-        let policy = &*self.policy;
+        let policy = self.policy();
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
             Load::With(value, keep) => (value, keep),
@@ -238,7 +242,7 @@ where
         let Inner { tags, env, .. } = &*self.cache;
         let Held { age, left, past, grace, load, .. } = *held;
         let left = left.min(most);
-        let mut life = Life::begin(at, left, grace, load, self.policy.beta);
+        let mut life = Life::begin(at, left, grace, load, self.policy().beta);
         if left.is_zero() {
             life.fresh_until = before(at, past);
             life.look_at = life.fresh_until;
@@ -251,18 +255,12 @@ where
             }
             Some(value) => {
                 // It is as old as it is, but what was expired before it came is the tier's business.
-                let born = tags.birth(env.now(), life.end(self.policy.keep));
+                let born = tags.birth(env.now(), life.end(self.policy().keep));
                 life.fresh = life.fresh_until - born;
                 Content::Value(value.clone(), Some(held.tags.iter().map(|name| tags.tag(name)).collect()))
             }
         };
         (life, content)
-    }
-
-    fn keep(&self, life: Life, content: Content<V, E>) {
-        let entry = Entry::new(life, content);
-        let tags = entry.tags().to_vec();
-        self.fill(life, entry.into_content(), &tags);
     }
 }
 

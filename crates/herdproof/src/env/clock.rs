@@ -5,10 +5,11 @@ use std::time::SystemTime;
 use super::tick::Tick;
 
 #[cfg(unix)]
+#[inline]
 fn read(id: rustix::time::ClockId) -> Tick {
     let time = rustix::time::clock_gettime(id);
-    let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    Tick::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    // Neither is ever negative: it is the time since the machine was started.
+    Tick::from_nanos(time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned()))
 }
 
 /// The operating system's own reading.
@@ -30,6 +31,7 @@ pub(super) fn now() -> Tick {
 
 /// The kernel's last timer tick: 1 to 4 ms behind at worst, but a plain read of memory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
+#[inline]
 pub(super) fn coarse() -> Tick {
     read(rustix::time::ClockId::MonotonicCoarse)
 }

@@ -56,8 +56,9 @@ impl Sub<Tick> for Tick {
 }
 
 /// Whole nanoseconds of a duration; 584 years and more are all the same to a clock of 64 bits.
+#[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 #[cfg(test)]

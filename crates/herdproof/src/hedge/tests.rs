@@ -122,6 +122,18 @@ fn when_everything_is_slow_the_load_does_not_double() {
     assert!((5..=40).contains(&hedges), "{hedges} hedges for 400 calls, all slow");
 }
 
+/// A wait that is learnt grows with the trouble; one that is fixed does not, and then only the budget is left.
+#[test]
+fn when_everything_takes_longer_than_a_fixed_wait_one_in_twenty_is_hedged() {
+    let mut scene = Scene::new();
+    let hedge = Hedge::builder(&scene.env).at(MS * 30).build();
+    for _ in 0..400 {
+        scene.call(&hedge, (MS * 100, Ok(1)), (MS * 100, Ok(2))).0.unwrap();
+    }
+    let hedges = scene.attempts() - 400;
+    assert!((15..=20).contains(&hedges), "{hedges} hedges for 400 calls");
+}
+
 #[test]
 fn the_slow_ones_that_lost_still_count_or_hedges_would_come_sooner_and_sooner() {
     let mut scene = Scene::new();

@@ -16,7 +16,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::law::{Knee, Law, Window};
+use super::{
+    law::{Knee, Law, Window},
+    promise::Promises,
+};
 use crate::{
     env::{Env, Tick},
     event::Event,
@@ -32,7 +35,10 @@ const KEPT: usize = 256;
 
 /// A gate that lets in as many at once as the origin can take; see [`limit`](super). Cheap to clone, and clones share.
 ///
-/// It does not wait: what does not fit is refused. Every call counts as one, whatever its cost.
+/// What costs more takes more of the limit, one at least; what costs more than all of it counts as all of it, and goes alone.
+///
+/// It does not wait: what does not fit is refused, and told when, as soon as it is known how often a call ends. Where callers
+/// should wait, a [`Queue`](crate::shed::Queue) belongs in front.
 ///
 /// ```
 /// use herdproof::{Env, gate::{Ask, Gate, Permit, Span, Verdict}, limit::AdaptiveLimit};
@@ -63,6 +69,7 @@ struct Inner {
     limit: AtomicU32,
     in_flight: AtomicU32,
     sight: Sight,
+    promises: Promises,
     /// Locked by whoever ends a window; nobody waits for it.
     law: Mutex<Ruling>,
 }
@@ -79,8 +86,14 @@ struct Sight {
     timeouts: AtomicU32,
     refused: AtomicU32,
     times: [AtomicU64; KEPT],
-    /// What takes longer than this and fails is a timeout, in nanoseconds: twice the last median.
+    /// What takes longer than this and fails is a timeout, in nanoseconds: nine of ten of those that worked lately were
+    /// faster. Zero until something has worked: an origin that is dead from the start must be seen too.
+    ///
+    /// A multiple of the median would not do: who gives up after 300 ms gives up before twice 200 ms, and then nobody would
+    /// seem to have given up at all.
     slow: AtomicU64,
+    /// Between the ends of two calls in the last window, on average, in nanoseconds; zero if there was none.
+    interval: AtomicU64,
 }
 
 struct Ruling {
@@ -95,6 +108,7 @@ pub struct AdaptivePermit<L: Borrow<AdaptiveLimit> = AdaptiveLimit> {
     limit: L,
     /// When it was let in; `Tick::MAX` once it is settled.
     from: Tick,
+    cost: u32,
 }
 
 impl AdaptiveBuilder {
@@ -123,12 +137,14 @@ impl AdaptiveBuilder {
         let AdaptiveBuilder { env, initial, min, max, law } = self;
         let initial = initial.clamp(min, max);
         let began = env.now();
+        let promises = Promises::new(env.rng("limit/adaptive"));
         AdaptiveLimit(Arc::new(Inner {
             env,
             bounds: (min, max),
             limit: AtomicU32::new(initial),
             in_flight: AtomicU32::new(0),
             sight: Sight::new(began),
+            promises,
             law: Mutex::new(Ruling { law, limit: f64::from(initial) }),
         }))
     }
@@ -151,12 +167,12 @@ impl AdaptiveLimit {
         Borrowed(self)
     }
 
-    /// How many may be under way at present.
+    /// How much may be under way at present.
     pub fn limit(&self) -> u32 {
         self.0.limit.load(Relaxed)
     }
 
-    /// How many are under way.
+    /// How much is under way.
     pub fn in_flight(&self) -> u32 {
         self.0.in_flight.load(Relaxed)
     }
@@ -164,29 +180,34 @@ impl AdaptiveLimit {
 
 impl Inner {
     #[inline]
-    fn enter(&self) -> Result<(), Refusal> {
+    fn enter(&self, ask: &Ask) -> Result<u32, Refusal> {
         let limit = self.limit.load(Relaxed);
+        let cost = ask.cost.clamp(1, limit);
         let mut in_flight = self.in_flight.load(Relaxed);
-        while in_flight < limit {
-            match self.in_flight.compare_exchange_weak(in_flight, in_flight + 1, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
+        while in_flight <= limit - cost {
+            match self.in_flight.compare_exchange_weak(in_flight, in_flight + cost, Relaxed, Relaxed) {
+                Ok(_) => return Ok(cost),
                 Err(other) => in_flight = other,
             }
         }
-        Err(self.refuse())
+        Err(self.refuse(ask, cost))
     }
 
     #[cold]
-    fn refuse(&self) -> Refusal {
+    fn refuse(&self, ask: &Ask, cost: u32) -> Refusal {
         self.sight.refused.fetch_add(1, Relaxed);
         self.env.tell(&Event::Refusal);
-        Refusal::new(Why::Concurrency)
+        let refusal = Refusal::new(Why::Concurrency);
+        match self.sight.interval(ask.at) {
+            Some(interval) => refusal.after(self.promises.next(ask.at, interval.saturating_mul(u64::from(cost)))),
+            None => refusal,
+        }
     }
 
     /// One that was let in at this time is over.
     #[inline]
-    fn leave(&self, verdict: &Verdict, span: Span) {
-        let in_flight = self.in_flight.fetch_sub(1, Relaxed);
+    fn leave(&self, cost: u32, verdict: &Verdict, span: Span) {
+        let in_flight = self.in_flight.fetch_sub(cost, Relaxed);
         match verdict {
             // A request that was at fault itself has had its answer, in the time that it takes.
             Verdict::Ok | Verdict::Final => self.sight.success(span.took(), in_flight),
@@ -201,8 +222,8 @@ impl Inner {
 
     /// Cancelled: nothing is known of how long it would have taken, but that it took longer than this.
     #[cold]
-    fn cancel(&self, from: Tick) {
-        self.in_flight.fetch_sub(1, Relaxed);
+    fn cancel(&self, cost: u32, from: Tick) {
+        self.in_flight.fetch_sub(cost, Relaxed);
         let now = self.env.now();
         self.sight.failure(now - from);
         self.look(now);
@@ -244,7 +265,8 @@ impl Sight {
             timeouts: AtomicU32::new(0),
             refused: AtomicU32::new(0),
             times: [const { AtomicU64::new(0) }; KEPT],
-            slow: AtomicU64::new(u64::MAX),
+            slow: AtomicU64::new(0),
+            interval: AtomicU64::new(0),
         }
     }
 
@@ -264,7 +286,15 @@ impl Sight {
         }
     }
 
-    /// What came to nothing after this long; if it took much longer than what works, that was load and not a mistake.
+    /// How long until one more is over, in nanoseconds: as in the last window, or as in this one if that is slower. `None`
+    /// while nothing was measured.
+    fn interval(&self, now: Tick) -> Option<u64> {
+        let last = self.interval.load(Relaxed);
+        let current = (now - Tick::from_nanos(self.began.load(Relaxed))).as_nanos() / (u128::from(self.calls()) + 1);
+        (last > 0).then(|| last.max(u64::try_from(current).unwrap_or(u64::MAX)))
+    }
+
+    /// What came to nothing after this long; if it took longer than what works, that was load and not a mistake.
     fn failure(&self, time: Duration) {
         if (Tick::ZERO + time).as_nanos() > self.slow.load(Relaxed) {
             self.timeouts.fetch_add(1, Relaxed);
@@ -281,16 +311,26 @@ impl Sight {
         let kept = usize::try_from(successes).unwrap_or(KEPT).min(KEPT);
         let times = &mut times[..kept];
         times.sort_unstable();
-        let median = times.get(kept / 2).copied().unwrap_or(0);
+        let (drops, timeouts) = (self.drops.swap(0, Relaxed), self.timeouts.swap(0, Relaxed));
+        let rank = |below: u64, of: u64| {
+            let place = (kept as u64).saturating_mul(below) / of.max(1);
+            let place = usize::try_from(place).unwrap_or(usize::MAX).min(kept.saturating_sub(1));
+            times.get(place).copied().unwrap_or(0)
+        };
+        // Of all, though only the times of those that worked are kept.
+        let median = rank(u64::from(successes) + u64::from(timeouts), 2 * u64::from(successes));
         let mean = times.iter().map(|time| *time as f64).sum::<f64>() / (kept.max(1) as f64);
-        if median > 0 {
-            self.slow.store(median.saturating_mul(2), Relaxed);
+        if kept > 0 {
+            self.slow.store(rank(9, 10), Relaxed);
         }
+        let over = u64::from(successes) + u64::from(drops) + u64::from(timeouts);
+        let elapsed = now - began;
+        self.interval.store((Tick::ZERO + elapsed).as_nanos() / over.max(1), Relaxed);
         Window {
-            elapsed: now - began,
+            elapsed,
             successes,
-            drops: self.drops.swap(0, Relaxed),
-            timeouts: self.timeouts.swap(0, Relaxed),
+            drops,
+            timeouts,
             median: Duration::from_nanos(median),
             mean: Duration::from_secs_f64(mean / 1e9),
             in_flight: (calls & u64::from(u32::MAX)) as f64 / f64::from(successes.max(1)),
@@ -315,7 +355,7 @@ impl Gate for AdaptiveLimit {
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
-        self.0.enter().map(|()| AdaptivePermit { limit: self.clone(), from: ask.at })
+        self.0.enter(ask).map(|cost| AdaptivePermit { limit: self.clone(), from: ask.at, cost })
     }
 }
 
@@ -324,7 +364,7 @@ impl<'a> Gate for Borrowed<'a, AdaptiveLimit> {
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        self.0.0.enter().map(|()| AdaptivePermit { limit: self.0, from: ask.at })
+        self.0.0.enter(ask).map(|cost| AdaptivePermit { limit: self.0, from: ask.at, cost })
     }
 }
 
@@ -332,7 +372,7 @@ impl<L: Borrow<AdaptiveLimit> + Send> Permit for AdaptivePermit<L> {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
         self.from = Tick::MAX;
-        self.limit.borrow().0.leave(verdict, span);
+        self.limit.borrow().0.leave(self.cost, verdict, span);
     }
 }
 
@@ -340,7 +380,7 @@ impl<L: Borrow<AdaptiveLimit>> Drop for AdaptivePermit<L> {
     #[inline]
     fn drop(&mut self) {
         if self.from < Tick::MAX {
-            self.limit.borrow().0.cancel(self.from);
+            self.limit.borrow().0.cancel(self.cost, self.from);
         }
     }
 }

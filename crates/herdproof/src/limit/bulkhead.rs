@@ -14,10 +14,12 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
+use super::promise::Promises;
 use crate::{
-    env::Env,
+    env::{Env, Tick},
     event::Event,
     gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
     sync::Mutex,
@@ -25,10 +27,13 @@ use crate::{
 
 /// How many may wait for each that may be inside, unless told otherwise.
 const WAITING_EACH: usize = 10;
+/// Over how many the time that somebody stays is averaged.
+const REMEMBERED: u64 = 16;
 
 /// A gate that lets in so many at once; see [`limit`](super). Cheap to clone, and clones share.
 ///
-/// What costs more takes more of the room, one at least; what costs more than all of it is refused.
+/// What costs more takes more of the room, one at least; what costs more than all of it is refused. Who is refused for want of
+/// room is told when, each another instant, as soon as it is known how long those inside stay.
 ///
 /// ```
 /// use herdproof::{Env, gate::{Ask, Gate}, limit::Bulkhead};
@@ -51,6 +56,7 @@ struct Room {
     env: Env,
     size: u32,
     state: Mutex<State>,
+    promises: Promises,
 }
 
 struct State {
@@ -59,6 +65,8 @@ struct State {
     line: BTreeMap<Place, Waiter>,
     /// How many have ever stood in the line.
     come: u64,
+    /// How long those who were inside stayed, on average of the last few, in nanoseconds; zero if nobody was.
+    stay: u64,
 }
 
 /// Where somebody stands in the line: by how much it matters, then by when it came.
@@ -78,6 +86,8 @@ struct Waiter {
 pub struct BulkheadPermit {
     room: Arc<Room>,
     cost: u32,
+    /// How long it was used; `None` until it is settled.
+    stayed: Option<Duration>,
 }
 
 /// Somebody in the line. Gone before it was let in, it leaves the line; after, its permit goes to the next.
@@ -92,9 +102,12 @@ impl Bulkhead {
     /// Room for this many, one at least, and a line ten times as long.
     pub fn new(env: &Env, size: u32) -> Bulkhead {
         let size = size.max(1);
-        let state = Mutex::new(State { taken: 0, line: BTreeMap::new(), come: 0 });
+        let state = Mutex::new(State { taken: 0, line: BTreeMap::new(), come: 0, stay: 0 });
         let max_waiting = usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(WAITING_EACH);
-        Bulkhead { room: Arc::new(Room { env: env.clone(), size, state }), max_waiting }
+        Bulkhead {
+            room: Arc::new(Room { env: env.clone(), size, state, promises: Promises::new(env.rng("limit/bulkhead")) }),
+            max_waiting,
+        }
     }
 
     /// How many may wait; those beyond are refused.
@@ -118,6 +131,23 @@ impl Bulkhead {
         self.room.env.tell(&Event::Refusal);
         Refusal::new(why)
     }
+
+    /// Refuses for want of room, and tells when there will be some, as far as that is known.
+    #[cold]
+    fn refuse_until(&self, why: Why, ask: &Ask) -> Refusal {
+        let refusal = self.refuse(why);
+        let Room { size, state, promises, .. } = &*self.room;
+        let (interval, waiting) = {
+            let state = state.lock();
+            (state.stay / u64::from(*size), state.line.len() as u64)
+        };
+        if interval == 0 || ask.cost > *size {
+            return refusal;
+        }
+        let takes = interval.saturating_mul(u64::from(ask.cost.max(1)));
+        let soonest = ask.at.as_nanos().saturating_add(interval.saturating_mul(waiting)).saturating_add(takes);
+        refusal.after(Tick::from_nanos(promises.at(soonest, takes)) - ask.at)
+    }
 }
 
 impl State {
@@ -138,6 +168,12 @@ impl State {
         place
     }
 
+    /// Somebody was inside for so long.
+    fn stayed(&mut self, time: Duration) {
+        let time = (Tick::ZERO + time).as_nanos();
+        self.stay = if self.stay == 0 { time } else { self.stay - self.stay / REMEMBERED + time / REMEMBERED };
+    }
+
     /// Lets in the first of the line, if there is room for it.
     fn let_in(&mut self, size: u32) -> Option<Waiter> {
         let first = self.line.first_entry()?;
@@ -152,9 +188,12 @@ impl State {
 
 impl Room {
     /// Gives back this much, and lets in whom that makes room for. Nobody is woken under the lock.
-    fn give_back(&self, cost: u32) {
+    fn give_back(&self, cost: u32, stayed: Option<Duration>) {
         let mut state = self.state.lock();
         state.taken -= cost;
+        if let Some(time) = stayed {
+            state.stayed(time);
+        }
         loop {
             let Some(next) = state.let_in(self.size) else { return };
             drop(state);
@@ -173,9 +212,9 @@ impl Gate for Bulkhead {
     fn try_enter(&self, ask: &Ask) -> Result<BulkheadPermit, Refusal> {
         let cost = ask.cost.max(1);
         if self.room.state.lock().take(self.room.size, cost) {
-            return Ok(BulkheadPermit { room: Arc::clone(&self.room), cost });
+            return Ok(BulkheadPermit { room: Arc::clone(&self.room), cost, stayed: None });
         }
-        Err(self.refuse(Why::Concurrency))
+        Err(self.refuse_until(Why::Concurrency, ask))
     }
 
     async fn enter(&self, ask: &mut Ask) -> Result<BulkheadPermit, Refusal> {
@@ -187,12 +226,12 @@ impl Gate for Bulkhead {
         let (place, depth) = {
             let mut state = room.state.lock();
             if state.take(room.size, cost) {
-                return Ok(BulkheadPermit { room: Arc::clone(room), cost });
+                return Ok(BulkheadPermit { room: Arc::clone(room), cost, stayed: None });
             }
             let depth = state.line.len() + 1;
             (if depth > *max_waiting { None } else { Some(state.stand_in_line(cost, ask.priority)) }, depth)
         };
-        let Some(place) = place else { return Err(self.refuse(Why::Queue)) };
+        let Some(place) = place else { return Err(self.refuse_until(Why::Queue, ask)) };
         room.env.tell(&Event::QueueDepth(depth as u64));
         let waiting = Waiting { room, place, cost, over: false };
         let Some(deadline) = ask.deadline else {
@@ -232,7 +271,7 @@ impl Future for Waiting<'_> {
             }
             None => {
                 self.over = true;
-                Poll::Ready(BulkheadPermit { room: Arc::clone(self.room), cost: self.cost })
+                Poll::Ready(BulkheadPermit { room: Arc::clone(self.room), cost: self.cost, stayed: None })
             }
         }
     }
@@ -245,19 +284,21 @@ impl Drop for Waiting<'_> {
         }
         let left = self.room.state.lock().line.remove(&self.place);
         // Whoever stood behind somebody costly may fit now; who was let in already has something to give back.
-        self.room.give_back(if left.is_some() { 0 } else { self.cost });
+        self.room.give_back(if left.is_some() { 0 } else { self.cost }, None);
     }
 }
 
 impl Permit for BulkheadPermit {
     #[inline]
-    fn settle(self, _: &Verdict, _: Span) {}
+    fn settle(mut self, _: &Verdict, span: Span) {
+        self.stayed = Some(span.took());
+    }
 }
 
 impl Drop for BulkheadPermit {
     #[inline]
     fn drop(&mut self) {
-        self.room.give_back(self.cost);
+        self.room.give_back(self.cost, self.stayed);
     }
 }
 

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use super::rate::Rate;
+use super::{
+    promise::{Promise, promise},
+    rate::Rate,
+};
 use crate::env::Tick;
-
-/// What a refusal tells is spread over this much, beyond the instant at which the next could be let in.
-const SPREAD: u64 = 30_000_000_000;
 
 /// A rate in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +32,6 @@ pub(super) struct Slot {
     pub(super) cost: u64,
 }
 
-/// What a refused caller is told, and what the next one is told follows from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Promise {
-    pub(super) told: u64,
-    pub(super) promised: u64,
-}
-
 impl Gcra {
     pub(super) fn new(rate: &Rate) -> Gcra {
         let interval = nanos(rate.interval).max(1);
@@ -58,17 +51,14 @@ impl Gcra {
         Some(Slot { at: tat.saturating_sub(self.tolerance), tat, cost })
     }
 
+    /// How much of the time of those after it a slot takes.
+    pub(super) fn takes(&self, slot: Slot) -> u64 {
+        slot.cost.max(self.interval)
+    }
+
     /// When to tell the next refused caller to come back, given what was promised to those before.
-    ///
-    /// Were everybody told the same instant, all but one would be refused again then. So each is told a slot of its own, as
-    /// if those before had reserved theirs; but nothing is reserved, so whoever does not come back costs nothing. When that
-    /// gets too far ahead the time is drawn.
     pub(super) fn promise(&self, slot: Slot, promised: u64, draw: impl FnOnce(u64) -> u64) -> Promise {
-        let told = promised.max(slot.at);
-        if told - slot.at > SPREAD {
-            return Promise { told: slot.at.saturating_add(SPREAD / 2 + draw(SPREAD / 2)), promised };
-        }
-        Promise { told, promised: told.saturating_add(slot.cost.max(self.interval)) }
+        promise(slot.at, self.takes(slot), promised, draw)
     }
 }
 
@@ -86,7 +76,7 @@ pub(super) fn until(now: u64, then: u64) -> Duration {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::promise::SPREAD, *};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -6,7 +6,7 @@
 //!
 //! | law | what it goes by | where it fails |
 //! |---|---|---|
-//! | [`Knee`] (default) | an estimate of the queue, and whether more in flight gave more | see its own description |
+//! | [`Knee`] (default) | an estimate of the queue, and whether fewer in flight make it shorter | see its own description |
 //! | [`Vegas`] | the same estimate, against the fastest it has seen | takes a slower origin for a queue, until it probes |
 //! | [`Gradient2`] | latency now against latency over a long time | learns an incident as the new normal |
 //! | [`Aimd`] | drops only | fills every queue up to the timeout first |
@@ -40,9 +40,10 @@ pub struct Window {
     pub successes: u32,
     /// How many calls the origin refused because of its load.
     pub drops: u32,
-    /// How many calls came to nothing after more than twice the time of those that worked.
+    /// How many calls came to nothing after more time than nine of ten of those that worked took.
     pub timeouts: u32,
-    /// The median time of those that worked; zero if there were none.
+    /// The time that half of the calls took at most, where those that came to nothing in time count as longer than all that
+    /// worked: without them, times would seem to get shorter the more callers give up. Zero if none worked.
     pub median: Duration,
     /// The mean time of those that worked; zero if there were none.
     pub mean: Duration,

@@ -23,9 +23,12 @@ use std::{
     time::Duration,
 };
 
-use super::gcra::{Gcra, Slot, until};
+use super::{
+    gcra::{Gcra, Slot, until},
+    promise::Promises,
+};
 use crate::{
-    env::{Env, Rng, Tick},
+    env::{Env, Tick},
     event::Event,
     gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
 };
@@ -67,12 +70,10 @@ pub struct RateLimit(Arc<Inner>);
 
 struct Inner {
     env: Env,
-    rng: Rng,
     gcra: Gcra,
     /// The theoretical arrival time: all there is to who may go.
     tat: AtomicU64,
-    /// What refused callers were told last.
-    promised: AtomicU64,
+    promises: Promises,
 }
 
 /// The right to go at a [`RateLimit`]'s slot.
@@ -128,10 +129,9 @@ impl RateLimit {
     pub fn new(env: &Env, rate: Rate) -> RateLimit {
         RateLimit(Arc::new(Inner {
             env: env.clone(),
-            rng: env.rng("limit/rate"),
             gcra: Gcra::new(&rate),
             tat: AtomicU64::new(0),
-            promised: AtomicU64::new(0),
+            promises: Promises::new(env.rng("limit/rate")),
         }))
     }
 
@@ -170,18 +170,7 @@ impl Inner {
     fn refuse(&self, why: Why, ask: &Ask, slot: Option<Slot>) -> Refusal {
         self.env.tell(&Event::Refusal);
         let Some(slot) = slot else { return Refusal::new(why) };
-        let mut promised = self.promised.load(Relaxed);
-        let told = loop {
-            let promise = self.gcra.promise(slot, promised, |below| self.rng.below(below));
-            // A time that was drawn is promised to nobody else.
-            if promise.promised == promised {
-                break promise.told;
-            }
-            match self.promised.compare_exchange_weak(promised, promise.promised, Relaxed, Relaxed) {
-                Ok(_) => break promise.told,
-                Err(other) => promised = other,
-            }
-        };
+        let told = self.promises.at(slot.at, self.gcra.takes(slot));
         Refusal::new(why).after(until(ask.at.as_nanos(), told))
     }
 }

@@ -359,6 +359,27 @@ mod poll {
     }
 
     #[test]
+    fn pollers_that_start_together_are_apart_from_the_first_poll_on() {
+        let mut firsts = Vec::new();
+        for id in 0..200 {
+            let mut sim = Sim::new(1);
+            let env = sim.env().scope(id);
+            let first = Cell::new(None);
+            let stop = env.sleep(SEC * 2);
+            sim.run(Poller::every(SEC).run(&env, stop, || {
+                first.set(first.get().or(Some(env.now())));
+                ready(Found::Nothing)
+            }));
+            firsts.push(first.get().unwrap() - Tick::ZERO);
+        }
+        let in_the_first_tenth = firsts.iter().filter(|first| **first < SEC / 10).count();
+        assert!((5..40).contains(&in_the_first_tenth), "{in_the_first_tenth} of 200");
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert_eq!(firsts.len(), 200);
+    }
+
+    #[test]
     fn word_to_stop_ends_a_pause_but_not_a_poll() {
         let mut sim = Sim::new(2);
         let env = sim.env();

@@ -202,11 +202,13 @@ fn while_overloaded_the_old_are_refused_and_the_newest_served() {
     let hall = Hall::new(|queue| queue);
     let seat = hall.seat(0);
     hall.overload();
-    let mut callers: Vec<Caller> = [121, 139, 145].into_iter().map(|ms| hall.waiter(hall.ask(ms))).collect();
+    let mut callers: Vec<Caller> = [121, 139, 145, 147].into_iter().map(|ms| hall.waiter(hall.ask(ms))).collect();
     Hall::settle(seat, 149, 150);
     assert_eq!(why(poll(&mut callers[0])), Why::Shed);
     assert_eq!(why(poll(&mut callers[1])), Why::Shed, "11 ms are more than two targets");
-    assert!(poll(&mut callers[2]).unwrap().is_ok());
+    let newest = poll(&mut callers[3]).unwrap().unwrap();
+    assert!(poll(&mut callers[2]).is_none(), "who came before waits on");
+    drop(newest);
 }
 
 #[test]

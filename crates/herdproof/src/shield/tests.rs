@@ -119,6 +119,51 @@ fn nothing_is_hedged_while_the_breaker_is_not_closed() {
 }
 
 #[test]
+fn nothing_is_hedged_while_as_much_is_under_way_as_may_be() {
+    for (most, calls) in [(2, 2), (1, 1)] {
+        let mut scene = Scene::new();
+        let limit = AdaptiveLimit::builder(&scene.env).initial(most).between(most, most).build();
+        let hedged = |hedge: HedgeBuilder| hedge.samples(10).ratio(1.0);
+        let shield = Shield::builder(&scene.env).adaptive(limit).hedge(hedged).build();
+        for _ in 0..20 {
+            scene.run(&shield, MS * 10, Ok(1)).unwrap();
+        }
+        scene.calls();
+        scene.run(&shield, MS * 40, Ok(1)).unwrap();
+        assert_eq!(scene.calls(), calls, "room for {most}");
+        assert_eq!(shield.budget().stats().hedges, u64::from(calls - 1), "what is not sent is not paid for");
+    }
+}
+
+/// A slot of the rate that comes at the deadline is refused there; room that comes with it is not.
+#[test]
+fn who_waited_for_room_until_it_was_late_does_not_begin() {
+    let mut scene = Scene::new();
+    let shield = Shield::builder(&scene.env).at_once(1).build();
+    let run = |calls: &Arc<AtomicU32>, ask: Ask| {
+        let (env, shield, calls) = (scene.env.clone(), shield.clone(), Arc::clone(calls));
+        async move {
+            let work = |_, _| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                let env = env.clone();
+                async move {
+                    env.sleep(MS * 10).await;
+                    Ok::<u32, &str>(1)
+                }
+            };
+            shield.run(result, ask, work).await
+        }
+    };
+    let ask = Ask::new(&scene.env);
+    let inside = scene.env.spawn(run(&scene.calls, ask.clone()));
+    let late = run(&scene.calls, ask.clone().deadline(ask.at + MS * 10));
+    let late = scene.sim.run(late).unwrap_err();
+    assert!(matches!(late.failure, Failure::Refused(refusal) if refusal.why == Why::Deadline), "{late:?}");
+    assert_eq!(scene.sim.run(inside).unwrap(), Ok(1));
+    assert_eq!(scene.calls(), 1);
+}
+
+#[test]
 fn what_must_not_be_done_twice_is_not() {
     let mut scene = Scene::new();
     let shield = Shield::for_http(&scene.env).hedge(|hedge| hedge.at(MS).samples(1)).build();

@@ -122,9 +122,11 @@ where
     }
 
     fn tell(&self, state: &mut State<K, V>, news: &News<K>) {
-        state.listeners.retain(|(node, speaker)| {
-            if *node == self.node { !speaker.is_closed() } else { speaker.say(news.clone()) }
-        });
+        state.listeners.retain(
+            |(node, speaker)| {
+                if *node == self.node { !speaker.is_closed() } else { speaker.say(news.clone()) }
+            },
+        );
     }
 
     fn lookup_now(&self, key: &K, want: Want) -> Lookup<V> {
@@ -345,9 +347,9 @@ where
     }
 
     async fn renew(&self, key: &K, lease: Lease, time: Duration) -> Result<Filled, TierError> {
-        Ok(self.store.change(|state, now| {
-            self.store.at(state, key, |slot, _| (slot.renew(now, lease, time), Vec::new()))
-        }))
+        Ok(self
+            .store
+            .change(|state, now| self.store.at(state, key, |slot, _| (slot.renew(now, lease, time), Vec::new()))))
     }
 
     async fn put(&self, key: &K, stored: Stored<V>) -> Result<(), TierError> {

@@ -89,7 +89,9 @@ impl<V: Clone, W: Clone + PartialEq> Slot<V, W> {
             (Some(held), None) if held.left > Duration::ZERO && held.left <= want.early => {
                 Answer::Refresh(held, self.give(now, want.lease, next()))
             }
-            (Some(held), Some(left)) if held.left > Duration::ZERO && held.left <= want.early => Answer::Stale(held, left),
+            (Some(held), Some(left)) if held.left > Duration::ZERO && held.left <= want.early => {
+                Answer::Stale(held, left)
+            }
             (Some(held), _) if held.left > Duration::ZERO => Answer::Hit(held),
             (Some(held), Some(left)) if held.is_servable() => Answer::Stale(held, left),
             (_, Some(left)) => Answer::Wait(left),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdproof::{Env, Tick};
 
 use crate::{
-    service::{Plan, Service},
+    service::{Plan, Service, Times},
     timeline::Timeline,
 };
 
@@ -89,9 +89,9 @@ impl Trouble {
 
     fn plan(self) -> Plan {
         match self {
-            Trouble::Tail => Plan { tail: Some(1.5), ..Plan::new(WORKERS, TIME) },
-            Trouble::Thrash => Plan { exponential: true, ..Plan::new(usize::MAX, TIME) },
-            _ => Plan { exponential: true, ..Plan::new(WORKERS, TIME) },
+            Trouble::Tail => Plan { times: Times::Pareto { shape: 1.5 }, ..Plan::new(WORKERS, TIME) },
+            Trouble::Thrash => Plan { times: Times::Exponential, ..Plan::new(usize::MAX, TIME) },
+            _ => Plan { times: Times::Exponential, ..Plan::new(WORKERS, TIME) },
         }
     }
 }

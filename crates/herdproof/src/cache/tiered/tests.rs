@@ -149,7 +149,7 @@ fn crowd(policy: &Policy) -> (Fleet, usize, Vec<Got<u32>>) {
 fn with_grace_the_fleet_makes_one_load_per_expiry_and_nobody_waits() {
     let (fleet, waited, served) = crowd(&Policy::strict(SEC).grace(SEC));
     assert_eq!((fleet.loads(), waited), (3, 0));
-    assert!(served.iter().all(|got| got.age < SEC + 100 * MS), "stale for as long as the load takes");
+    assert!(served.iter().all(|got| got.age() < SEC + 100 * MS), "stale for as long as the load takes");
     let lookups: u64 = fleet.nodes.iter().map(|node| node.tier_stats().unwrap().lookups).sum();
     assert!(lookups <= 3 * 10, "one for each node and expiry: {lookups}");
 }
@@ -168,7 +168,7 @@ fn what_the_tier_has_lives_no_longer_in_memory_than_there() {
     fleet.pass(900 * MS);
     let got = fleet.ask(1);
     check(&got, 1, Source::Tier);
-    assert!(got.unwrap().age >= 900 * MS, "it is as old as it is");
+    assert!(got.unwrap().age() >= 900 * MS, "it is as old as it is");
     fleet.pass(120 * MS);
     check(&fleet.ask(1), 2, Source::Loaded);
 }
@@ -327,7 +327,11 @@ fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
             builder.policy(Policy::strict(SEC)).load_limit(limit)
         });
         fleet.ask_all();
-        if silent { fleet.faults.silent() } else { fleet.faults.down() }
+        if silent {
+            fleet.faults.silent()
+        } else {
+            fleet.faults.down()
+        }
         let mut longest = Duration::ZERO;
         for _ in 0..30 {
             fleet.pass(SEC);
@@ -355,7 +359,10 @@ fn what_was_changed_while_the_tier_was_away_is_told_when_it_is_back() {
     fleet.faults.up();
     fleet.pass(60 * SEC);
     let answers = fleet.ask_all();
-    assert!(answers[1..].iter().all(|answer| answer.as_ref().unwrap().value == 2), "what was set may not be the newest");
+    assert!(
+        answers[1..].iter().all(|answer| answer.as_ref().unwrap().value == 2),
+        "what was set may not be the newest"
+    );
 }
 
 #[test]

@@ -200,3 +200,90 @@ fn threads_together_never_exceed_the_limit_and_leave_nothing() {
     assert!(most.load(Relaxed) <= 4);
     assert_eq!(limit.in_flight(), 0);
 }
+
+#[test]
+fn who_gives_up_soon_is_seen_though_all_take_nearly_as_long() {
+    // Callers wait 330 ms and what works takes 200: twice that is later than anybody waits. With a limit that goes by it
+    // nobody would ever seem to have given up, no window would end, and the origin would stay dead.
+    let mut scene = Scene::new(20);
+    for _ in 0..25 {
+        scene.call(Verdict::Ok, MS * 200);
+    }
+    for _ in 0..60 {
+        scene.call(Verdict::Fault, MS * 330);
+    }
+    let windows = scene.windows();
+    assert_eq!((windows.len(), windows[2].timeouts), (3, 25));
+}
+
+#[test]
+fn an_origin_that_is_dead_from_the_start_is_seen() {
+    let mut scene = Scene::new(20);
+    for _ in 0..25 {
+        scene.call(Verdict::Fault, MS * 100);
+    }
+    assert_eq!(scene.windows()[0].timeouts, 25);
+}
+
+#[test]
+fn those_who_gave_up_count_as_slow() {
+    // The 20 that were answered took 10 to 200 ms; of all 40 calls, half took 200 ms at least.
+    let mut scene = Scene::new(20);
+    for _ in 0..25 {
+        scene.call(Verdict::Ok, MS * 100);
+    }
+    for step in 1..=20 {
+        scene.call(Verdict::Ok, MS * 10 * step);
+        scene.call(Verdict::Fault, MS * 330);
+    }
+    assert!(scene.windows()[1].median > MS * 100, "{:?}", scene.windows()[1]);
+    assert!(scene.windows()[1].mean < scene.windows()[1].median);
+}
+
+#[test]
+fn a_batch_counts_as_what_it_is() {
+    let scene = Scene::new(10);
+    let ask = Ask::at(Tick::ZERO);
+    let batch = scene.limit.try_enter(&ask.clone().cost(8)).unwrap();
+    assert_eq!(scene.limit.in_flight(), 8);
+    assert!(scene.limit.try_enter(&ask.clone().cost(3)).is_err());
+    let free = scene.limit.try_enter(&ask.clone().cost(0)).unwrap();
+    assert_eq!(scene.limit.in_flight(), 9, "nothing is for free");
+    drop(free);
+    batch.settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO + MS });
+    assert_eq!(scene.limit.in_flight(), 0);
+}
+
+#[test]
+fn a_batch_larger_than_the_limit_goes_alone_instead_of_never() {
+    let scene = Scene::new(10);
+    let huge = Ask::at(Tick::ZERO).cost(u32::MAX);
+    let one = scene.try_enter().unwrap();
+    assert!(scene.limit.try_enter(&huge).is_err());
+    drop(one);
+    let batch = scene.limit.try_enter(&huge).unwrap();
+    assert!(scene.try_enter().is_err());
+    drop(batch);
+    assert_eq!(scene.limit.in_flight(), 0);
+}
+
+#[test]
+fn nobody_is_told_a_time_before_anything_was_measured() {
+    let scene = Scene::new(2);
+    let _inside = [scene.try_enter().unwrap(), scene.try_enter().unwrap()];
+    assert_eq!(scene.try_enter().unwrap_err().after, None);
+}
+
+#[test]
+fn those_refused_are_told_instants_as_far_apart_as_calls_end() {
+    let mut scene = Scene::new(2);
+    for _ in 0..25 {
+        scene.call(Verdict::Ok, MS * 40);
+    }
+    let _inside = [scene.try_enter().unwrap(), scene.try_enter().unwrap()];
+    let told: Vec<u128> = (0..4).map(|_| scene.try_enter().unwrap_err().after.unwrap().as_millis()).collect();
+    assert_eq!(told, [40, 80, 120, 160]);
+    // Nothing has ended for two seconds: it would be a lie to say that something will in 40 ms.
+    scene.now = scene.now + MS * 2_000;
+    assert!(scene.try_enter().unwrap_err().after.unwrap() >= MS * 2_000);
+}

@@ -144,3 +144,24 @@ fn waiters_with_short_deadlines_leave_nothing_behind() {
     assert_eq!(pool.waiting(), 0);
     drop(stuck);
 }
+
+#[test]
+fn those_refused_are_told_different_instants_once_it_is_known_how_long_others_stay() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 2).max_waiting(0);
+    let ask = Ask::new(&env);
+    let one = pool.try_enter(&ask).unwrap();
+    let two = pool.try_enter(&ask).unwrap();
+    assert_eq!(pool.try_enter(&ask).unwrap_err().after, None, "nobody has left yet, so nobody knows");
+    one.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at + MS * 20 });
+    let _three = pool.try_enter(&ask).unwrap();
+    let mut told: Vec<u128> = (0..3).map(|_| pool.try_enter(&ask).unwrap_err().after.unwrap().as_millis()).collect();
+    assert_eq!(told, [10, 20, 30], "two who stay 20 ms: one leaves every 10 ms");
+    let refusal = poll_once(pin!(pool.enter(&mut ask.clone())).as_mut());
+    let Poll::Ready(Err(refusal)) = refusal else { panic!("there is no line") };
+    told.push(refusal.after.unwrap().as_millis());
+    assert_eq!((refusal.why, told[3]), (Why::Queue, 40));
+    assert_eq!(pool.try_enter(&ask.clone().cost(3)).unwrap_err().after, None, "no time would be right");
+    drop(two);
+}

@@ -111,3 +111,14 @@ fn whoever_invents_keys_neither_fills_memory_nor_frees_those_who_are_refused() {
     assert!(limits.len() <= 1_000);
     assert!((0..3).all(|key| limits.of(&key).try_enter(&now).is_err()), "a flood of keys bought somebody a new burst");
 }
+
+#[test]
+fn no_two_refused_callers_of_a_key_are_told_the_same_instant() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+    settle(limits.of(&1).try_enter(&ask(&env, MS)).unwrap());
+    let told: Vec<Duration> =
+        (0..50).map(|_| limits.of(&1).try_enter(&ask(&env, MS)).unwrap_err().after.unwrap()).collect();
+    let slots: Vec<Duration> = (1..=50).map(|n| MS * 100 * n).collect();
+    assert_eq!(told, slots);
+}

@@ -222,3 +222,27 @@ fn senseless_rates_count_as_the_nearest_that_makes_sense() {
     drop(RateLimit::new(&env, Rate::every(Duration::ZERO)).try_enter(&Ask::new(&env)));
     drop(RateLimit::new(&env, Rate::every(Duration::MAX).burst(u32::MAX)).try_enter(&Ask::new(&env)));
 }
+
+/// golang/go#56287: whoever came with an older reading of the clock set it back, and the next one was paid for the time in
+/// between once more.
+#[test]
+fn readings_of_the_clock_out_of_order_earn_nothing() {
+    let env = Sim::new(1).env();
+    let limit = limit(&env, 2);
+    let enter = |at: Duration| {
+        let permit = limit.try_enter(&Ask::at(Tick::ZERO + at));
+        permit.map(|permit| settle(permit, &env)).is_ok()
+    };
+    let entered = (0..1_000).filter(|n| enter(MS * if n % 2 == 0 { 10_000 } else { 9_000 })).count();
+    assert_eq!(entered, 2);
+}
+
+/// firecracker#3370: every look at the bucket rounded what had flowed in down to nothing, and began anew.
+#[test]
+fn asking_often_does_not_keep_it_from_filling() {
+    let env = Sim::new(1).env();
+    let limit = limit(&env, 1);
+    let enter = |at: Duration| limit.try_enter(&Ask::at(Tick::ZERO + at)).map(|permit| settle(permit, &env)).is_ok();
+    let entered = (0..100_000).filter(|n| enter(Duration::from_micros(10) * *n)).count();
+    assert_eq!(entered, 10, "in a second, whoever asks how often");
+}

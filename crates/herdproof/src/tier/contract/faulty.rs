@@ -40,12 +40,7 @@ pub struct Faulty<K, T> {
 
 impl<K> Default for Faults<K> {
     fn default() -> Self {
-        Faults(Arc::new(Mutex::new(State {
-            mode: Mode::Up,
-            latency: Duration::ZERO,
-            calls: 0,
-            listeners: Vec::new(),
-        })))
+        Faults(Arc::new(Mutex::new(State { mode: Mode::Up, latency: Duration::ZERO, calls: 0, listeners: Vec::new() })))
     }
 }
 
