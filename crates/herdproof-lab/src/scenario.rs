@@ -8,6 +8,7 @@ mod callers;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod fleet_stampede;
 mod hedging;
 mod hot_key;
 mod keyed_mutex;
@@ -75,6 +76,7 @@ const CATALOGUE: &[Scenario] = &[
     unseen_plants::SCENARIO,
     hedging::SCENARIO,
     hot_key::SCENARIO,
+    fleet_stampede::SCENARIO,
     shared_failure::SCENARIO,
     slow_leader::SCENARIO,
     keyed_mutex::SCENARIO,

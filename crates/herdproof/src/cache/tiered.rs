@@ -33,17 +33,12 @@ pub(super) enum Ashore<V: Clone, E> {
 }
 
 impl<V: Clone, E> Ashore<V, E> {
+    /// Tells those who wait, unless they have been told something already.
     fn tell(&mut self, loaded: Loaded<V, E>) {
-        if let Ashore::Waiting(landing) = std::mem::replace(self, Ashore::Nobody) {
-            *self = Ashore::Told { _linger: landing.land(loaded) };
-        }
-    }
-
-    /// The load is over, with this for those who have not been told anything else.
-    pub(super) fn over(mut self, loaded: Loaded<V, E>) {
-        if matches!(self, Ashore::Waiting(_)) {
-            self.tell(loaded);
-        }
+        *self = match std::mem::replace(self, Ashore::Nobody) {
+            Ashore::Waiting(landing) => Ashore::Told { _linger: landing.land(loaded) },
+            told => told,
+        };
     }
 }
 
@@ -65,7 +60,7 @@ where
     {
         let mut ashore = Ashore::Waiting(landing);
         let loaded = self.run_through(second, load, &mut ashore).await;
-        ashore.over(loaded);
+        ashore.tell(loaded);
         Ok(())
     }
 

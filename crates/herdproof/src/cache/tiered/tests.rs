@@ -358,11 +358,9 @@ fn what_was_changed_while_the_tier_was_away_is_told_when_it_is_back() {
     check(&fleet.ask(1), 1, Source::Memory);
     fleet.faults.up();
     fleet.pass(60 * SEC);
+    // What was set may not be the newest any more, and what was there before is not.
     let answers = fleet.ask_all();
-    assert!(
-        answers[1..].iter().all(|answer| answer.as_ref().unwrap().value == 2),
-        "what was set may not be the newest"
-    );
+    assert!(answers[1..].iter().all(|answer| [2, 3].contains(&answer.as_ref().unwrap().value)), "{answers:?}");
 }
 
 #[test]
