@@ -74,7 +74,8 @@ impl Link {
         self
     }
 
-    /// How long the fleet waits for a node that does not say any more that it is loading.
+    /// How long the fleet waits for a node that does not say any more that it is loading. After each third of it that node
+    /// renews it, and those who wait ask whether it still does.
     pub fn lease(mut self, lease: Duration) -> Link {
         self.lease = lease.max(Duration::from_millis(10));
         self
@@ -355,8 +356,7 @@ where
                 Lookup::Stale(_, wait) | Lookup::Wait(wait) => wait,
             };
             count(&self.tally.waits);
-            // Whoever hears nothing looks up again, and not all of them at once.
-            let silence = wait.left() + self.link.lease.mul_f64(0.25 * self.rng.unit());
+            let silence = self.silence(wait.left(), self.rng.unit());
             let pushed = by(&self.env, Some((at + silence).min(give_up)), wait).await;
             let now = self.env.now();
             match pushed {
@@ -372,6 +372,13 @@ where
                 None => {}
             }
         }
+    }
+
+    /// How long to hear nothing before looking up again: until the lease is over, but not so long that a tier that died
+    /// meanwhile goes unnoticed. Not all of those who wait at once.
+    fn silence(&self, left: Duration, draw: f64) -> Duration {
+        let third = self.link.lease / 3;
+        left.min(third) + third.mul_f64(0.5 * draw)
     }
 
     fn here(&self, held: Held<V>, at: Tick) -> Found<K, V> {
