@@ -99,6 +99,6 @@ mod guide {
     mod readme {}
 
     pages! {
-        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle warm
+        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle tier warm
     }
 }

@@ -309,13 +309,15 @@ where
         })
     }
 
-    /// One call to the tier, if the breaker allows it; no answer if it fails.
-    async fn call<T>(&self, call: Answering<'_, T>) -> Option<T> {
+    /// One call to the tier, if the breaker allows it; no answer if it fails. What is owed is said in any case: whoever was
+    /// given a lease while the breaker lets only some calls through, and then could not fill, would keep the fleet waiting.
+    async fn call<T>(&self, owed: bool, call: Answering<'_, T>) -> Option<T> {
         let ask = Ask::new(&self.env);
-        let Ok(permit) = self.breaker.try_enter(&ask) else {
+        let permit = self.breaker.try_enter(&ask).ok();
+        if permit.is_none() && !owed {
             count(&self.tally.refused);
             return None;
-        };
+        }
         let outcome = by(&self.env, Some(ask.at + self.link.timeout), call).await;
         let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
         permit.settle(&verdict, Span { from: ask.at, to: self.env.now() });
@@ -341,7 +343,7 @@ where
             let at = self.env.now();
             count(&self.tally.lookups);
             let want = Want { lease: self.link.lease, early };
-            let Some(lookup) = self.call(self.tier.lookup(key, want)).await else { return alone() };
+            let Some(lookup) = self.call(false, self.tier.lookup(key, want)).await else { return alone() };
             if !matches!(lookup, Lookup::Hit(_)) {
                 self.env.tell(&Event::LockAttempt);
             }
@@ -459,7 +461,8 @@ where
             let subject = change.subject();
             let mut change = Some(change);
             while let Some(trying) = change.take() {
-                if self.call(self.tier.deliver(&trying)).await.is_some() {
+                let owed = matches!(trying, Change::Fail(..) | Change::Renew(..));
+                if self.call(owed, self.tier.deliver(&trying)).await.is_some() {
                     delays.reset();
                     break;
                 }
@@ -512,9 +515,15 @@ where
     /// Stores what was loaded; nothing, if the tier is away.
     pub(super) async fn fill(mut self, stored: Stored<V>) -> Option<Filled> {
         let lease = self.lease.take()?;
-        let filled = self.second.call(self.second.tier.fill(&self.key, lease, stored)).await;
-        if filled == Some(Filled::Fenced) {
-            count(&self.second.tally.fenced);
+        let filled = self.second.call(true, self.second.tier.fill(&self.key, lease, stored)).await;
+        match filled {
+            Some(Filled::Kept) => {}
+            Some(Filled::Fenced) => count(&self.second.tally.fenced),
+            // The lease may still stand.
+            None => {
+                self.lease = Some(lease);
+                self.why = "what was loaded could not be stored";
+            }
         }
         filled
     }

@@ -348,6 +348,21 @@ fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
 }
 
 #[test]
+fn a_node_that_has_a_lease_fills_though_the_breaker_has_opened_since() {
+    let breaker = crate::Breaker::new(&Sim::new(1).env());
+    let link = Link::default().breaker(breaker.clone());
+    let mut fleet = Fleet::with(2, link, |builder| builder.policy(Policy::strict(100 * SEC)));
+    let get = fleet.nodes[0].get("key", || fleet.load(80 * MS));
+    fleet.pass(10 * MS);
+    breaker.hold_open();
+    check(&fleet.sim.run(get), 1, Source::Loaded);
+    fleet.pass(10 * MS);
+    breaker.release();
+    check(&fleet.ask(1), 1, Source::Tier);
+    assert!(fleet.env.now().as_nanos() < 200_000_000, "without waiting for the lease to expire");
+}
+
+#[test]
 fn what_was_changed_while_the_tier_was_away_is_told_when_it_is_back() {
     let mut fleet = Fleet::new(3, &Policy::strict(1_000 * SEC));
     fleet.ask_all();
