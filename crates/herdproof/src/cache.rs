@@ -521,7 +521,10 @@ where
                 async move {
                     match begun {
                         Ok((errand, load)) => errand.run_landing(second, load, landing).await,
-                        Err(loaded) => Ok(drop(landing.land(loaded))),
+                        Err(loaded) => {
+                            drop(landing.land(loaded));
+                            Ok(())
+                        }
                     }
                 }
             }),

@@ -81,7 +81,7 @@ where
             Found::Failed { failure, at } => return self.failed_elsewhere(failure, at),
             Found::Load { holding, held } => {
                 if let Some((held, at)) = held {
-                    self.take_meanwhile(held, at, ashore);
+                    self.take_meanwhile(&held, at, ashore);
                 }
                 self.asked = self.cache.env.now();
                 holding
@@ -128,8 +128,8 @@ where
     }
 
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
-    fn take_meanwhile(&mut self, held: Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
-        let (life, content) = self.entry(&held, at, Duration::MAX);
+    fn take_meanwhile(&mut self, held: &Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
+        let (life, content) = self.entry(held, at, Duration::MAX);
         let entry = Entry::new(life, content);
         let Some(value) = held.value.clone() else { return };
         if held.is_servable() && matches!(ashore, Ashore::Waiting(_)) {
@@ -161,7 +161,7 @@ where
     /// Another process has failed; this one does not try.
     fn failed_elsewhere(mut self, failure: Failure<V>, at: Tick) -> Loaded<V, E> {
         if let Some(held) = failure.held {
-            self.take_meanwhile(held, at, &mut Ashore::Nobody);
+            self.take_meanwhile(&held, at, &mut Ashore::Nobody);
         }
         self.put_off(at);
         let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, at));

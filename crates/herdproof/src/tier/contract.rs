@@ -61,6 +61,10 @@ where
     }
 
     /// All cases, one after another.
+    ///
+    /// # Panics
+    ///
+    /// If one of them does not hold.
     pub async fn all(&self) {
         self.one_node_of_many_loads_and_each_other_is_told_once().await;
         self.a_fresh_value_takes_one_lookup_and_ages_on_the_stores_clock().await;
@@ -149,7 +153,7 @@ where
     }
 
     /// Twenty nodes miss together.
-    pub async fn one_node_of_many_loads_and_each_other_is_told_once(&self) {
+    async fn one_node_of_many_loads_and_each_other_is_told_once(&self) {
         let nodes: [T; 20] = self.nodes();
         let [loads, lookups, pushes] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
         let nodes = nodes.map(|tier| {
@@ -186,7 +190,7 @@ where
     }
 
     /// And how old it is, and how long it is fresh, does not depend on who asks.
-    pub async fn a_fresh_value_takes_one_lookup_and_ages_on_the_stores_clock(&self) {
+    async fn a_fresh_value_takes_one_lookup_and_ages_on_the_stores_clock(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         let stored = Stored { grace: self.unit * 5, tags: vec!["news".into()], ..self.value(7, 100) };
@@ -202,7 +206,7 @@ where
     }
 
     /// That there is no such thing is worth knowing.
-    pub async fn what_is_known_to_be_absent_is_known_to_all(&self) {
+    async fn what_is_known_to_be_absent_is_known_to_all(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         let absent = Stored { value: None, ..self.value(0, 100) };
@@ -211,7 +215,7 @@ where
     }
 
     /// What was loaded before the change is out of date.
-    pub async fn a_fill_after_invalidate_is_fenced(&self) {
+    async fn a_fill_after_invalidate_is_fenced(&self) {
         let [one, other, third]: [T; 3] = self.nodes();
         let lease = self.lease(&one).await;
         let mut wait = self.wait(&third).await;
@@ -225,7 +229,7 @@ where
     }
 
     /// What was put is newer than what was being loaded.
-    pub async fn a_fill_after_put_is_fenced_and_what_was_put_stands(&self) {
+    async fn a_fill_after_put_is_fenced_and_what_was_put_stands(&self) {
         let [one, other, third]: [T; 3] = self.nodes();
         let lease = self.lease(&one).await;
         let mut wait = self.wait(&third).await;
@@ -239,7 +243,7 @@ where
     }
 
     /// A lease knows nothing of tags, but what is filled under it does.
-    pub async fn a_fill_after_its_tag_was_expired_is_fenced(&self) {
+    async fn a_fill_after_its_tag_was_expired_is_fenced(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         other.expire_tag("news", Duration::ZERO).await.expect("the store answers");
@@ -250,7 +254,7 @@ where
     }
 
     /// Not a convoy of all who wait, and not a herd of them.
-    pub async fn a_failed_load_passes_its_lease_to_exactly_one_until_all_have_failed(&self) {
+    async fn a_failed_load_passes_its_lease_to_exactly_one_until_all_have_failed(&self) {
         let [one, two, three, four, fifth]: [T; 5] = self.nodes();
         let mut lease = self.lease(&one).await;
         let mut waits = vec![self.wait(&two).await, self.wait(&three).await, self.wait(&four).await];
@@ -286,7 +290,7 @@ where
     }
 
     /// Else the next ones wait for nobody.
-    pub async fn who_has_left_is_given_no_lease(&self) {
+    async fn who_has_left_is_given_no_lease(&self) {
         let [one, two, three]: [T; 3] = self.nodes();
         let lease = self.lease(&one).await;
         let (leaves, mut stays) = (self.wait(&two).await, self.wait(&three).await);
@@ -297,7 +301,7 @@ where
     }
 
     /// The next who asks is the next to load.
-    pub async fn the_lease_of_a_dead_node_expires_and_its_fill_is_fenced(&self) {
+    async fn the_lease_of_a_dead_node_expires_and_its_fill_is_fenced(&self) {
         let [dead, other]: [T; 2] = self.nodes();
         let lease = self.lease(&dead).await;
         let wait = self.wait(&other).await;
@@ -311,7 +315,7 @@ where
     }
 
     /// A slow load is not a dead one.
-    pub async fn a_renewed_lease_does_not_expire(&self) {
+    async fn a_renewed_lease_does_not_expire(&self) {
         let [slow, other]: [T; 2] = self.nodes();
         let lease = self.lease(&slow).await;
         self.sleep(25).await;
@@ -323,7 +327,7 @@ where
     }
 
     /// Nobody waits for a refresh who need not.
-    pub async fn a_stale_value_is_read_while_one_node_refreshes_it(&self) {
+    async fn a_stale_value_is_read_while_one_node_refreshes_it(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         let stored = Stored { grace: self.unit * 100, ..self.value(1, 5) };
@@ -346,7 +350,7 @@ where
     }
 
     /// It is not to be served unless the load fails.
-    pub async fn what_is_kept_for_errors_is_given_to_who_loads_and_nobody_else(&self) {
+    async fn what_is_kept_for_errors_is_given_to_who_loads_and_nobody_else(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         let stored = Stored { keep: self.unit * 100, ..self.value(1, 5) };
@@ -360,7 +364,7 @@ where
     }
 
     /// By whoever wants to, and by one of them.
-    pub async fn a_value_close_to_its_end_is_refreshed_by_one(&self) {
+    async fn a_value_close_to_its_end_is_refreshed_by_one(&self) {
         let [one, two, three]: [T; 3] = self.nodes();
         let lease = self.lease(&one).await;
         assert_eq!(self.fill(&one, lease, self.value(1, 50)).await, Filled::Kept);
@@ -371,7 +375,7 @@ where
     }
 
     /// It is theirs, and nobody else's.
-    pub async fn a_value_without_time_goes_to_those_who_wait_and_is_not_kept(&self) {
+    async fn a_value_without_time_goes_to_those_who_wait_and_is_not_kept(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let lease = self.lease(&one).await;
         let mut wait = self.wait(&other).await;
@@ -381,7 +385,7 @@ where
     }
 
     /// Or a tag would be a herd.
-    pub async fn a_tag_expires_its_keys_one_by_one(&self) {
+    async fn a_tag_expires_its_keys_one_by_one(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let keys: Vec<String> = (0..40).map(|number| format!("tagged/{number}")).collect();
         for key in &keys {
@@ -403,7 +407,7 @@ where
     }
 
     /// They have done what they did to themselves already.
-    pub async fn news_reach_the_others_and_not_who_made_them(&self) {
+    async fn news_reach_the_others_and_not_who_made_them(&self) {
         let [one, other]: [T; 2] = self.nodes();
         let (mut own, mut heard) = (one.listen(), other.listen());
         self.sleep(1).await;

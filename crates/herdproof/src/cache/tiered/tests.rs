@@ -36,12 +36,12 @@ struct Fleet {
 
 impl Fleet {
     fn new(nodes: u64, policy: &Policy) -> Fleet {
-        Fleet::with(nodes, Link::default(), |builder| builder.policy(policy.clone()))
+        Fleet::with(nodes, &Link::default(), |builder| builder.policy(policy.clone()))
     }
 
     fn with(
         nodes: u64,
-        link: Link,
+        link: &Link,
         settings: impl Fn(CacheBuilder<String, u32>) -> CacheBuilder<String, u32>,
     ) -> Fleet {
         let sim = Sim::new(1);
@@ -309,7 +309,7 @@ fn a_load_that_takes_longer_than_the_lease_keeps_it() {
 
 #[test]
 fn who_has_waited_long_enough_loads_anyway() {
-    let mut fleet = Fleet::with(10, Link::default().wait(5 * SEC), |builder| builder.policy(Policy::strict(SEC)));
+    let mut fleet = Fleet::with(10, &Link::default().wait(5 * SEC), |builder| builder.policy(Policy::strict(SEC)));
     drop(fleet.nodes[0].get("key", pending));
     fleet.pass(50 * MS);
     check(&fleet.ask(1), 1, Source::Loaded);
@@ -322,15 +322,15 @@ fn who_has_waited_long_enough_loads_anyway() {
 fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
     for silent in [false, true] {
         let link = Link::default();
-        let mut fleet = Fleet::with(10, link, |builder| {
+        let mut fleet = Fleet::with(10, &link, |builder| {
             let limit = Bulkhead::new(&builder.env, 1);
             builder.policy(Policy::strict(SEC)).load_limit(limit)
         });
         fleet.ask_all();
         if silent {
-            fleet.faults.silent()
+            fleet.faults.silent();
         } else {
-            fleet.faults.down()
+            fleet.faults.down();
         }
         let mut longest = Duration::ZERO;
         for _ in 0..30 {
@@ -351,7 +351,7 @@ fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
 fn a_node_that_has_a_lease_fills_though_the_breaker_has_opened_since() {
     let breaker = crate::Breaker::new(&Sim::new(1).env());
     let link = Link::default().breaker(breaker.clone());
-    let mut fleet = Fleet::with(2, link, |builder| builder.policy(Policy::strict(100 * SEC)));
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(100 * SEC)));
     let get = fleet.nodes[0].get("key", || fleet.load(80 * MS));
     fleet.pass(10 * MS);
     breaker.hold_open();
@@ -454,7 +454,7 @@ fn that_there_is_no_such_thing_is_known_to_the_fleet_and_what_is_not_to_be_kept_
 #[test]
 fn memory_asks_the_tier_after_its_own_time() {
     let link = Link::default().memory(SEC);
-    let mut fleet = Fleet::with(2, link, |builder| builder.policy(Policy::strict(100 * SEC)));
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(100 * SEC)));
     check(&fleet.ask(0), 1, Source::Loaded);
     fleet.pass(1_100 * MS);
     check(&fleet.ask(0), 1, Source::Tier);
