@@ -299,7 +299,7 @@ where
                 let source = if left.is_behind() { self.0.serve_put_off() } else { self.0.serve_fresh() };
                 Get::hit(Got { value, source, asked: now, look_at, left, fresh })
             }
-            found => self.look(key, found, load),
+            found => Get::apart(self.look(key, found, load)),
         }
     }
 
@@ -331,7 +331,7 @@ where
         let cache = &*self.0;
         let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let (policy, now) = (cache.policy(&own), cache.env.now());
+        let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
         let Some(second) = &cache.second else {
             let (life, tags) = cache.life(policy, keep, now, load);
             cache.put(key, Entry::new(life, Content::Value(value, tags)));
@@ -423,7 +423,7 @@ where
         let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
         let own = cache.own_policy(&owned);
-        let policy = cache.policy(&own);
+        let policy = cache.policy(own.as_deref());
         match life.phase(now, policy.keep) {
             Phase::Fresh => Get::hit(got(cache.serve_fresh())),
             Phase::Early => {
@@ -499,7 +499,7 @@ where
         let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
-        let patience = cache.policy(&policy).patience.map(|patience| now + patience);
+        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
         let begin = |place, key: K| {
             led = true;
@@ -547,8 +547,8 @@ where
         self.policies.as_ref().and_then(|policies| policies(key)).map(Box::new)
     }
 
-    fn policy<'a>(&'a self, own: &'a Option<Box<Policy>>) -> &'a Policy {
-        own.as_deref().unwrap_or(&self.policy)
+    fn policy<'a>(&'a self, own: Option<&'a Policy>) -> &'a Policy {
+        own.unwrap_or(&self.policy)
     }
 
     #[inline]

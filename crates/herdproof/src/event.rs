@@ -239,6 +239,7 @@ mod tests {
             (Event::CacheStale, Metric::CacheStale),
             (Event::CacheMiss, Metric::CacheMisses),
             (Event::Refresh, Metric::Refreshes),
+            (Event::Fenced, Metric::Fenced),
             (Event::Retry, Metric::Retries),
             (Event::Hedge, Metric::Hedges),
             (Event::Refusal, Metric::Refusals),

@@ -99,6 +99,7 @@ mod guide {
     mod readme {}
 
     pages! {
-        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle tier warm
+        appointments backoff breaker cache connect flight gates hedge limit retry schedule shed shield sim throttle
+        tier warm
     }
 }

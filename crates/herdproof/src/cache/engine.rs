@@ -70,7 +70,7 @@ where
             .unwrap_or_else(|_| unreachable!("all that must be said was said"));
         let map = sync::Cache::with_options(options, Scales(weigh.clone()), env.hasher("cache"), Leaving);
         // An entry has to fit into the part of a shard that is for those in use.
-        let heaviest = (map.shard_capacity() as f64 * HOT) as u64;
+        let heaviest = map.shard_capacity() / 100 * HOT;
         Engine { map, weigh, heaviest }
     }
 
@@ -140,8 +140,8 @@ where
     }
 }
 
-/// The share of an engine that is for entries in use, as `quick_cache` has it unless told otherwise.
-const HOT: f64 = 0.97;
+/// The percentage of an engine that is for entries in use, as `quick_cache` has it unless told otherwise.
+const HOT: u64 = 97;
 
 fn weight<K, V: Clone, E>(weigh: Option<&Weigh<K, V>>, key: &K, entry: &Entry<V, E>) -> u64 {
     let Some(weigh) = weigh else { return 1 };

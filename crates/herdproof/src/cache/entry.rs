@@ -71,6 +71,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Away(u16);
 
+#[expect(clippy::cast_possible_truncation, reason = "what is cut off has been shifted out or compared")]
 impl Away {
     const BITS: u32 = 10;
     const BEHIND: u16 = 1 << 15;
@@ -125,6 +126,7 @@ impl Away {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoadTime(u8);
 
+#[expect(clippy::cast_possible_truncation, reason = "what is cut off has been shifted out or compared")]
 impl LoadTime {
     const BITS: u32 = 3;
 
@@ -297,6 +299,7 @@ impl<V: Clone, E> Clone for Entry<V, E> {
 }
 
 /// So many times as long, to the microsecond or so; for ever, if that is too long to count.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
 pub(super) fn scaled(time: Duration, by: f64) -> Duration {
     Duration::from_nanos((nanos(time) as f64 * by) as u64)
 }

@@ -53,6 +53,16 @@ where
         Get(State::Hit(Some(got)))
     }
 
+    /// The same, built anew: else a hit would be written to where the other is returned, and moved from there.
+    #[inline]
+    pub(super) fn apart(get: Get<V, E>) -> Get<V, E> {
+        Get(match get.0 {
+            State::Hit(got) => State::Hit(got),
+            State::Failed(error) => State::Failed(error),
+            State::Waiting(waiting) => State::Waiting(waiting),
+        })
+    }
+
     pub(super) fn failed(error: GetError<E>) -> Get<V, E> {
         Get(State::Failed(Some(error)))
     }

@@ -72,7 +72,7 @@ impl Policy {
         self
     }
 
-    /// How eagerly an entry in use is refreshed before its end: beta of XFetch, 1 unless told otherwise, 0 for never.
+    /// How eagerly an entry in use is refreshed before its end: the beta of `XFetch`, 1 unless told otherwise, 0 for never.
     pub fn early(mut self, beta: f64) -> Policy {
         self.beta = if beta.is_nan() { 0.0 } else { beta.clamp(0.0, 100.0) };
         self

@@ -44,7 +44,7 @@ where
         let mut seen = 0;
         for (key, entry) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
-            let keep = cache.policy(&cache.own_policy(&key)).keep;
+            let keep = cache.policy(cache.own_policy(&key).as_deref()).keep;
             let gone = |life: super::entry::Life| now >= life.look_at && life.phase(now, keep) == Phase::Gone;
             if gone(entry.life()) && cache.engine.remove_if(&key, |entry| gone(entry.life())).is_some() {
                 count(&cache.tally.swept);

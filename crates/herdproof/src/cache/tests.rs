@@ -184,7 +184,7 @@ fn a_load_that_is_slower_than_every_caller_is_patient_still_fills_the_cache() {
         scene.pass(10 * MS);
     }
     scene.pass(SEC);
-    let served = tasks.into_iter().map(|task| scene.sim.run(task).unwrap()).filter(Result::is_ok).count();
+    let served = tasks.into_iter().filter_map(|task| scene.sim.run(task).unwrap().ok()).count();
     assert_eq!((scene.loads(), served), (1, 94));
 }
 
@@ -577,7 +577,7 @@ fn times_survive_being_kept_in_little_room() {
     for micros in [0u64, 1, 7, 8, 17, 2_047, 80_000, 5_000_000, 3_600_000_000] {
         let time = Duration::from_micros(micros);
         let kept = entry::LoadTime::new(time).get();
-        assert!(kept <= time && time - kept <= time / 8, "{time:?}: {kept:?}");
+        assert!(kept <= time && time <= kept + time / 8, "{time:?}: {kept:?}");
     }
     assert!(entry::LoadTime::new(Duration::MAX).get() > 3600 * SEC);
     let now = Tick::ZERO + 1_000 * SEC;
