@@ -11,6 +11,7 @@ mod cold_instance;
 mod connection_storm;
 mod cron;
 mod flash_sale;
+mod fleet_stampede;
 mod hedging;
 mod hot_key;
 mod impatient;
@@ -88,6 +89,7 @@ const CATALOGUE: &[Scenario] = &[
     slow_leader::SCENARIO,
     keyed_mutex::SCENARIO,
     stampede::SCENARIO,
+    fleet_stampede::SCENARIO,
     xfetch::SCENARIO,
     ttl_jitter::SCENARIO,
     swr::SCENARIO,
