@@ -5,11 +5,16 @@ mod autoscale;
 mod bathtub;
 mod breaker_reclose;
 mod callers;
+mod cascade;
+mod cold_cache;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod flash_sale;
+mod fleet_stampede;
 mod hedging;
 mod hot_key;
+mod impatient;
 mod keyed_mutex;
 mod laws;
 mod limiter_refill;
@@ -18,15 +23,20 @@ mod metastable;
 mod outlier_ejection;
 mod polling;
 mod priority_shedding;
+mod readers;
 mod retry_chain;
 mod retry_storm;
 mod retry_wall;
 mod shared_failure;
 mod shed_and_return;
 mod slow_leader;
+mod stampede;
+mod swr;
 mod throttle;
 mod token_refresh;
+mod ttl_jitter;
 mod unseen_plants;
+mod xfetch;
 
 use std::{error::Error, fmt};
 
@@ -58,7 +68,7 @@ pub struct UnknownScenario {
     pub nearest: Option<&'static str>,
 }
 
-/// In the order they are listed: retries, overload, shared loads, clocks and connections.
+/// In the order they are listed: retries, overload, shared loads, caches, clocks and connections.
 const CATALOGUE: &[Scenario] = &[
     retry_wall::SCENARIO,
     retry_storm::SCENARIO,
@@ -78,6 +88,15 @@ const CATALOGUE: &[Scenario] = &[
     shared_failure::SCENARIO,
     slow_leader::SCENARIO,
     keyed_mutex::SCENARIO,
+    stampede::SCENARIO,
+    fleet_stampede::SCENARIO,
+    xfetch::SCENARIO,
+    ttl_jitter::SCENARIO,
+    swr::SCENARIO,
+    impatient::SCENARIO,
+    cold_cache::SCENARIO,
+    cascade::SCENARIO,
+    flash_sale::SCENARIO,
     connection_storm::SCENARIO,
     token_refresh::SCENARIO,
     cron::SCENARIO,

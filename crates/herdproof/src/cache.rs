@@ -13,6 +13,7 @@
 //! | an origin that is slower than its callers are patient | the load goes on without them and fills the cache |
 //! | 100,000 different keys at once | a limit for all loads, in which misses come before refreshes ([`load_limit`](CacheBuilder::load_limit)) |
 //! | one tag on all of them | their expiry is smeared ([`expire_tag`](Cache::expire_tag)) |
+//! | fifty processes with a cache each | one of them loads, the others get the value ([`tier`](CacheBuilder::tier)) |
 //!
 //! And what is loaded is never older than what is known: a load that was under way when its key was
 //! [`invalidate`](Cache::invalidate)d or [`set`](Cache::set), or its tag expired, fills nothing.
@@ -53,12 +54,15 @@ mod get;
 mod hint;
 mod hot;
 mod load;
+mod news;
 mod outcome;
 mod policy;
 mod prime;
+mod second;
 mod stats;
 mod sweep;
 mod tags;
+mod tiered;
 
 use std::{
     borrow::Borrow,
@@ -67,7 +71,7 @@ use std::{
     fmt,
     future::Future,
     hash::{BuildHasher, Hash},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -79,19 +83,23 @@ pub use get::Get;
 pub use hint::Hint;
 pub use hot::HotKey;
 use hot::Sketch;
-use load::{Errand, Loaded, Maybe, Plain, Purpose};
+use load::{Errand, Loaded, Maybe, Plain, Purpose, Way};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
+use second::{Attached, Change, Second, Tiered};
+pub use second::{Link, TierStats};
 pub use stats::Stats;
 use stats::{Tally, count};
 use tags::Tags;
+use tiered::Ashore;
 
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
     flight::{Abandon, Group, Place},
     gate::Gate,
+    tier::Tier,
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -113,6 +121,7 @@ pub struct CacheBuilder<K, V> {
     policy: Policy,
     policies: Option<Policies<K>>,
     limit: Option<Box<dyn Admission>>,
+    tier: Option<Tiered<K, V>>,
     max_followers: u32,
     sweep: Duration,
     hot: Option<f64>,
@@ -152,6 +161,9 @@ struct Inner<K, V, E> {
     group: Group<K, Loaded<V, E>, Infallible>,
     tags: Tags,
     limit: Option<Box<dyn Admission>>,
+    second: Option<Arc<Second<K, V>>>,
+    /// Written once, when the cache is built.
+    attached: OnceLock<Attached<K, V>>,
     tally: Tally,
     hot: Option<Sketch>,
 }
@@ -207,6 +219,21 @@ where
         self
     }
 
+    /// What is asked before anything is loaded, and given what was: a store that other caches share. Then one of them loads,
+    /// and what is set, invalidated or expired in one is heard by the others. Needs a runtime.
+    ///
+    /// While the store is away, everything goes on without it. A load's future is made before it is known whether it is
+    /// needed, and dropped unpolled if the store has the value.
+    pub fn tier(self, tier: impl Tier<K, V>) -> Self {
+        self.tier_with(tier, Link::default())
+    }
+
+    /// As [`tier`](CacheBuilder::tier), used as told.
+    pub fn tier_with(mut self, tier: impl Tier<K, V>, link: Link) -> Self {
+        self.tier = Some(Tiered::new(tier, link));
+        self
+    }
+
     /// How many callers may wait for one key beside the first; a million unless told otherwise.
     pub fn max_followers(mut self, most: u32) -> Self {
         self.max_followers = most;
@@ -228,7 +255,7 @@ where
 
     /// The cache. Its sweeper is a task; where there is no runtime, there is none, and entries make room when it is needed.
     pub fn build<E: Send + Sync + 'static>(self) -> Cache<K, V, E> {
-        let CacheBuilder { env, size, weigh, policy, policies, limit, max_followers, sweep, hot } = self;
+        let CacheBuilder { env, size, weigh, policy, policies, limit, tier, max_followers, sweep, hot } = self;
         // A load goes on without its callers, for as long as it may take; it has its own timeout.
         let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
         let cache = Arc::new(Inner {
@@ -240,10 +267,16 @@ where
             group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
             tags: Tags::new(&env),
             limit,
+            second: tier.map(|tier| Second::new(&env, tier)),
+            attached: OnceLock::new(),
             tally: Tally::new(),
             hot: hot.map(Sketch::new),
             env: env.clone(),
         });
+        if let Some(second) = &cache.second {
+            let (weak, smear) = (Arc::downgrade(&cache), second.link.smear);
+            cache.attached.get_or_init(|| Attached::new(Arc::clone(second), |feed| news::hear(weak, feed, smear)));
+        }
         if env.can_spawn() {
             env.spawn_named("cache sweeper", sweep::sweep(env.clone(), Arc::downgrade(&cache), sweep)).detach();
         }
@@ -265,6 +298,7 @@ where
             policy: Policy::default(),
             policies: None,
             limit: None,
+            tier: None,
             max_followers: 1_000_000,
             sweep: Duration::from_secs(60),
             hot: None,
@@ -343,9 +377,18 @@ where
         let cache = &*self.0;
         let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
-        let (life, tags) = cache.life(cache.policy(own.as_deref()), keep, cache.env.now(), load);
-        cache.group.forget(&key);
-        cache.count_put(&cache.engine.put(key, Entry::new(life, Content::Value(value, tags))));
+        let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
+        let Some(second) = &cache.second else {
+            let (life, tags) = cache.life(policy, keep, now, load);
+            cache.put(key, Entry::new(life, Content::Value(value, tags)));
+            return;
+        };
+        let stored = cache.to_store(policy, value.clone(), keep, load);
+        // The same in both tiers.
+        let keep = Keep { ttl: Some(stored.ttl.min(second.link.memory)), ..keep.clone() };
+        let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
+        cache.put(key.clone(), Entry::new(life, Content::Value(value, tags)));
+        second.tell(Change::Put(key, stored));
     }
 
     /// Takes the entry of a key away, because its value has changed. A load of it that is under way still answers those who
@@ -353,13 +396,15 @@ where
     pub fn invalidate<Q>(&self, key: &Q)
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.0.group.forget_by(key);
-        drop(self.0.engine.remove(key));
+        self.0.forget(key);
+        if let Some(second) = &self.0.second {
+            second.tell(Change::Invalidate(key.to_owned()));
+        }
     }
 
-    /// Takes all entries away. Their loads start from nothing: for tests and emergencies; mostly a tag on all entries, expired
+    /// Takes all entries in memory away. Their loads start from nothing: for tests and emergencies; mostly a tag on all entries, expired
     /// over some time, is what is wanted.
     pub fn clear(&self) {
         self.0.group.forget_all();
@@ -371,6 +416,14 @@ where
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
         cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
+        if let Some(second) = &cache.second {
+            second.tell(Change::ExpireTag(tag.into(), smear));
+        }
+    }
+
+    /// What its second tier has done so far, if it has one.
+    pub fn tier_stats(&self) -> Option<TierStats> {
+        self.0.second.as_ref().map(|second| second.stats())
     }
 
     /// What it has done so far.
@@ -416,17 +469,31 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        let flight = cache.group.run_if_idle(key.clone(), |place| {
+        let begin = |place, key: K| {
             // Between the lookup and here somebody else may have loaded it.
             if let Some(loaded) = cache.loaded_since(&key, &entry) {
-                return Maybe::Known { loaded: Some(loaded) };
+                return Err(loaded);
             }
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
             let prior = entry.prior(now);
-            let errand = cache.errand(key, place, policy, Purpose::Refresh, now, Some(entry));
-            Maybe::Load { load: errand.run(load(prior)) }
-        });
+            Ok((cache.errand(key, place, policy, Purpose::Refresh, now, Some(entry)), load(prior)))
+        };
+        let flight = match &cache.second {
+            None => cache.group.run_if_idle(key.clone(), |place| match begin(place, key) {
+                Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
+                Err(loaded) => Maybe::Known { loaded: Some(loaded) },
+            }),
+            Some(second) => cache.group.run_if_idle(key.clone(), |place| {
+                let (begun, second) = (begin(place, key), Arc::clone(second));
+                async move {
+                    Ok(match begun {
+                        Ok((errand, load)) => errand.run_through(second, load, &mut Ashore::Nobody).await,
+                        Err(loaded) => loaded,
+                    })
+                }
+            }),
+        };
         if let Some(flight) = flight {
             flight.detach();
         }
@@ -449,16 +516,33 @@ where
         let policy = cache.own_policy(&key);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
-        let flight = cache.group.run_placed(key.clone(), |place| {
+        let begin = |place, key: K| {
             led = true;
             // Between the lookup and here somebody else may have loaded it.
             if let Some(loaded) = cache.fresh(&key, now) {
-                return Maybe::Known { loaded: Some(loaded) };
+                return Err(loaded);
             }
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
-            let errand = cache.errand(key, place, policy, purpose, now, prior);
-            Maybe::Load { load: errand.run(load(before)) }
-        });
+            Ok((cache.errand(key, place, policy, purpose, now, prior), load(before)))
+        };
+        let flight = match &cache.second {
+            None => cache.group.run_placed(key.clone(), |place| match begin(place, key) {
+                Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
+                Err(loaded) => Maybe::Known { loaded: Some(loaded) },
+            }),
+            Some(second) => cache.group.run_landing_placed(key.clone(), |place, landing| {
+                let (begun, second) = (begin(place, key), Arc::clone(second));
+                async move {
+                    match begun {
+                        Ok((errand, load)) => errand.run_landing(second, load, landing).await,
+                        Err(loaded) => {
+                            drop(landing.land(loaded));
+                            Ok(())
+                        }
+                    }
+                }
+            }),
+        };
         if !led && purpose == Purpose::Miss {
             cache.count_join();
         }
@@ -570,6 +654,22 @@ where
         self.env.tell(&Event::CacheJoin);
     }
 
+    /// Puts an entry in. A load of it that is under way fills nothing.
+    fn put(&self, key: K, entry: Entry<V, E>) {
+        self.group.forget(&key);
+        self.count_put(&self.engine.put(key, entry));
+    }
+
+    /// Takes an entry away. A load of it that is under way fills nothing.
+    fn forget<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.group.forget_by(key);
+        drop(self.engine.remove(key));
+    }
+
     /// The times of an entry, once its tags have had their say.
     fn expired_by_tag<Q: Hash + ?Sized>(&self, entry: &Entry<V, E>, key: &Q) -> Life {
         let (life, tags) = (entry.life(), entry.tags());
@@ -590,7 +690,7 @@ where
             return None;
         }
         Some(match entry.into_content() {
-            Content::Value(value, _) => Loaded::Value { value, born: life.born() },
+            Content::Value(value, _) => Loaded::Value { value, born: life.born(), way: Way::Loaded },
             Content::Absent => Loaded::Absent,
             Content::Failed(error) => Loaded::Failed(error),
         })

@@ -206,12 +206,22 @@ where
         F: Future<Output = Result<(), E>> + Send + 'static,
         L: FnOnce(Landing<V, E>) -> F,
     {
+        self.run_landing_placed(key, |_, landing| load(landing))
+    }
+
+    /// As [`run_landing`](Group::run_landing), with a load that knows its place.
+    pub(crate) fn run_landing_placed<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        L: FnOnce(Place, Landing<V, E>) -> F,
+    {
         match self.0.board(key) {
             Ok(begun) => {
+                let place = begun.place;
                 let mut lead = self.lead(begun);
                 let landing = Landing::new(lead.share());
                 lead.run(|| {
-                    let load = load(landing);
+                    let load = load(place, landing);
                     async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }
                 })
             }

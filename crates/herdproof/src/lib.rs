@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`shield`] | policies in the wrong order: all of a client's in the right one, behind one call |
 //! | [`cache`] | entries that expire while everybody wants them |
+//! | [`tier`] | every process of a fleet loading what one of them has, or is loading |
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
 //! | [`backoff`] | retries that march in step |
@@ -69,6 +70,7 @@ pub mod shed;
 pub mod shield;
 mod sync;
 pub mod throttle;
+pub mod tier;
 pub mod warm;
 mod window;
 
@@ -97,6 +99,7 @@ mod guide {
     mod readme {}
 
     pages! {
-        appointments backoff breaker connect flight gates hedge limit retry schedule shed shield sim throttle warm
+        appointments backoff breaker cache connect flight gates hedge limit retry schedule shed shield sim throttle
+        tier warm
     }
 }

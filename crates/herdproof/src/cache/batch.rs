@@ -74,7 +74,8 @@ where
     ///
     /// `load` is called only if it has to be, with the keys that nobody is loading: those that are missing, and those that
     /// are served and due to be loaded again. It gives pairs of a key and a value, or a [`Load`]; a key it says nothing of is
-    /// absent. It passes the cache's limit once, it must be over within the shortest of its keys' load timeouts, and if it
+    /// absent. What it loads is kept in memory and not in a second tier, which is not asked either: that knows one key at a
+    /// time. It passes the cache's limit once, it must be over within the shortest of its keys' load timeouts, and if it
     /// fails or panics, all its keys have failed.
     ///
     /// ```

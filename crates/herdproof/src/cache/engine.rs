@@ -3,9 +3,12 @@
 //! Expiry is not its business, because an entry past its time may still be wanted. It is `quick_cache`; nothing outside of
 //! this file knows.
 
-use std::{fmt, hash::Hash, sync::Arc};
+use std::{fmt, hash::Hash, sync::Arc, time::Duration};
 
-use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter, sync};
+use quick_cache::{
+    Equivalent, Lifecycle, OptionsBuilder, Weighter,
+    sync::{self, EntryAction},
+};
 
 use super::entry::Entry;
 use crate::env::{Env, MapHasher};
@@ -98,6 +101,18 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.map.remove_if(key, is)
+    }
+
+    /// Changes an entry that is there, and which nobody changes meanwhile.
+    pub(super) fn update(&self, key: &K, change: impl FnOnce(&mut Entry<V, E>))
+    where
+        K: Clone,
+    {
+        // If it is not there any more, what this gives holds a place for it, and gives it up when dropped.
+        drop(self.map.entry(key, Some(Duration::ZERO), |_, entry| {
+            change(entry);
+            EntryAction::Retain(())
+        }));
     }
 
     pub(super) fn clear(&self) {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    load::Loaded,
+    load::{Loaded, Way},
     outcome::{GetError, Got, Source},
 };
 use crate::{
@@ -189,14 +189,21 @@ fn resolve<V, E>(
     env: &Env,
 ) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
-        Ok(Landed { value: Loaded::Value { value, born }, led, .. }) => {
-            // What was loaded for this caller was loaded just now.
-            let (source, now) = if led { (Source::Loaded, born) } else { (Source::Joined, env.coarse()) };
-            return Ok(Got::new(value, source, born, now));
+        Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
+            let source = match way {
+                // What was loaded for this caller was loaded just now.
+                Way::Loaded if led => return Ok(Got::new(value, Source::Loaded, born, born)),
+                Way::Loaded => Source::Joined,
+                Way::Tier => Source::Tier,
+                Way::Stale => Source::Stale,
+                Way::OnError => Source::StaleOnError,
+            };
+            return Ok(Got::new(value, source, born, env.coarse()));
         }
         // There is no such thing any more; what was kept is not it.
         Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),
         Ok(Landed { value: Loaded::Failed(error), .. }) => GetError::Load(error),
+        Ok(Landed { value: Loaded::Elsewhere(why), .. }) => GetError::Elsewhere(why),
         Ok(Landed { value: Loaded::TimedOut, .. }) => GetError::TimedOut,
         Ok(Landed { value: Loaded::Refused(refusal), .. }) => GetError::Refused(refusal),
         Ok(Landed { value: Loaded::Panicked(panic), .. }) | Err(FlightError::Panicked(panic)) => {

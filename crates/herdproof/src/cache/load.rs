@@ -34,9 +34,12 @@ pub(super) enum Loaded<V, E> {
     Value {
         value: V,
         born: Tick,
+        way: Way,
     },
     Absent,
     Failed(Arc<E>),
+    /// The load failed in another process, for this reason.
+    Elsewhere(Arc<str>),
     TimedOut,
     Refused(Refusal),
     /// A load of many keys panicked. That of one lets the panic go on in whoever began it.
@@ -71,6 +74,19 @@ impl<T: Clone, E> Clone for Ran<T, E> {
             Ran::Refused(refusal) => Ran::Refused(*refusal),
         }
     }
+}
+
+/// How a value was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It was loaded.
+    Loaded,
+    /// It was in the second tier.
+    Tier,
+    /// It was there, past its time and within its grace.
+    Stale,
+    /// It was there, past its time, and the load failed.
+    OnError,
 }
 
 /// Whom a load is for.
@@ -111,8 +127,16 @@ where
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        let (ran, span) = self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await;
+        let (ran, span) = self.attempt(load).await;
         self.end(ran, span)
+    }
+
+    /// Through the gate and to the origin.
+    pub(super) async fn attempt<F>(&self, load: F) -> (Ran<Load<V>, E>, Span)
+    where
+        F: Future<Output = Result<Load<V>, E>>,
+    {
+        self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await
     }
 
     /// Into memory with what came of the load, if it may be kept.
@@ -135,11 +159,11 @@ where
         self.policy.as_deref().unwrap_or(&self.cache.policy)
     }
 
-    fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
+    pub(super) fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
             Load::With(value, keep) => (value, keep),
-            Load::Uncached(value) => return Loaded::Value { value, born: now },
+            Load::Uncached(value) => return Loaded::Value { value, born: now, way: Way::Loaded },
             Load::Absent(ttl) => {
                 let ttl = self.cache.jittered(self.policy(), ttl.unwrap_or(self.policy().absent));
                 let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
@@ -150,7 +174,7 @@ where
         let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), now - from);
         let (life, tags) = self.cache.life(self.policy(), &keep, now, took);
         self.fill(life, Content::Value(value.clone(), tags));
-        Loaded::Value { value, born: now }
+        Loaded::Value { value, born: now, way: Way::Loaded }
     }
 
     fn failed(self, error: Arc<E>, now: Tick) -> Loaded<V, E> {
@@ -163,7 +187,7 @@ where
     }
 
     /// What was there before is served a little longer before the next attempt, if it may be served at all.
-    fn put_off(&self, now: Tick) -> bool {
+    pub(super) fn put_off(&self, now: Tick) -> bool {
         let Some(prior) = &self.prior else { return false };
         let Policy { keep, pause, .. } = *self.policy();
         let life = prior.life();
@@ -178,7 +202,7 @@ where
     /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
     /// hides the flight first and removes the entry then; here it is seen under the same lock whether the flight was
     /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
-    fn fill(&self, life: Life, content: Content<V, E>) {
+    pub(super) fn fill(&self, life: Life, content: Content<V, E>) {
         let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;
         let (key, entry) = (self.key.clone(), Entry::new(life, content));
         let put = group.unless_forgotten(self.place, || {
@@ -265,9 +289,10 @@ impl<V: Clone, E> Entry<V, E> {
 impl<V: Clone, E> Clone for Loaded<V, E> {
     fn clone(&self) -> Self {
         match self {
-            Loaded::Value { value, born } => Loaded::Value { value: value.clone(), born: *born },
+            Loaded::Value { value, born, way } => Loaded::Value { value: value.clone(), born: *born, way: *way },
             Loaded::Absent => Loaded::Absent,
             Loaded::Failed(error) => Loaded::Failed(Arc::clone(error)),
+            Loaded::Elsewhere(why) => Loaded::Elsewhere(Arc::clone(why)),
             Loaded::TimedOut => Loaded::TimedOut,
             Loaded::Refused(refusal) => Loaded::Refused(*refusal),
             Loaded::Panicked(panic) => Loaded::Panicked(Arc::clone(panic)),

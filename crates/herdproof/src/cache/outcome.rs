@@ -98,6 +98,8 @@ pub enum Source {
     Stale,
     /// From memory, past its time: the load has failed or is slow, or was refused.
     StaleOnError,
+    /// From the second tier, and fresh.
+    Tier,
     /// Loaded for this caller.
     Loaded,
     /// Loaded for another caller, and shared.
@@ -128,6 +130,8 @@ pub enum GetError<E> {
     Absent,
     /// The load failed.
     Load(Arc<E>),
+    /// The load failed in another process, for this reason, and it is not this one's turn to try.
+    Elsewhere(Arc<str>),
     /// The load took longer than it may.
     TimedOut,
     /// The load was not begun: the cache's limit refused it.
@@ -149,6 +153,7 @@ impl<E> Clone for GetError<E> {
         match self {
             GetError::Absent => GetError::Absent,
             GetError::Load(error) => GetError::Load(Arc::clone(error)),
+            GetError::Elsewhere(why) => GetError::Elsewhere(Arc::clone(why)),
             GetError::TimedOut => GetError::TimedOut,
             GetError::Refused(refusal) => GetError::Refused(*refusal),
             GetError::Panicked(panic) => GetError::Panicked(Arc::clone(panic)),
@@ -165,6 +170,7 @@ impl<E: fmt::Display> fmt::Display for GetError<E> {
         match self {
             GetError::Absent => f.write_str("there is no such thing"),
             GetError::Load(error) => write!(f, "the load failed: {error}"),
+            GetError::Elsewhere(why) => write!(f, "the load failed in another process: {why}"),
             GetError::TimedOut => f.write_str("the load took too long"),
             GetError::Refused(refusal) => write!(f, "the load was not begun: {refusal}"),
             GetError::Panicked(panic) => write!(f, "the load panicked: {panic}"),

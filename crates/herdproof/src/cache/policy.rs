@@ -40,7 +40,7 @@ impl Policy {
             jitter: 0.1,
             beta: 1.0,
             absent: ttl.min(Duration::from_secs(10)),
-            failed: Duration::ZERO,
+            failed: ttl.min(Duration::from_millis(100)),
             pause: Duration::from_secs(1),
             patience: None,
             load_timeout: Duration::from_secs(30),
@@ -85,8 +85,9 @@ impl Policy {
         self
     }
 
-    /// For how long a failure is remembered where there is nothing else to serve, so that a failing origin is not asked once
-    /// for each caller who comes after the last failure; not at all unless told otherwise.
+    /// For how long a failure is remembered where there is nothing else to serve, so that an origin that fails at once is not
+    /// asked once for each caller who comes after the last failure; a tenth of a second unless told otherwise, or the time
+    /// to live if that is shorter. Zero for not at all.
     pub fn failed(mut self, ttl: Duration) -> Policy {
         self.failed = ttl;
         self
@@ -110,6 +111,11 @@ impl Policy {
     pub fn load_timeout(mut self, timeout: Duration) -> Policy {
         self.load_timeout = timeout;
         self
+    }
+
+    /// The same once chance has had its share.
+    pub(super) fn settled(&self) -> Policy {
+        self.clone().jitter(0.0)
     }
 
     /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.

@@ -293,7 +293,7 @@ fn a_load_that_panics_is_an_error_for_whoever_began_it_too_early_or_late_unless_
 }
 
 #[test]
-fn what_does_not_exist_is_remembered_for_a_while_and_what_failed_only_if_told() {
+fn what_does_not_exist_and_what_failed_is_remembered_for_a_while_unless_told_otherwise() {
     let absent = |scene: &mut Scene| {
         let loads = Arc::clone(&scene.loads);
         let get = scene.cache.get_with("key", |_| async move {
@@ -313,9 +313,19 @@ fn what_does_not_exist_is_remembered_for_a_while_and_what_failed_only_if_told() 
     scene.pass(2 * SEC);
     check(&scene.ask(MS), 3, Source::Loaded);
 
-    let mut forgetful = Scene::new(Policy::strict(60 * SEC));
+    let mut forgetful = Scene::new(Policy::strict(60 * SEC).failed(Duration::ZERO));
     assert!(matches!(forgetful.ask_failing(MS), Err(GetError::Load(_))));
     check(&forgetful.ask(MS), 2, Source::Loaded);
+}
+
+#[test]
+fn an_origin_that_fails_at_once_is_not_asked_once_for_each_caller() {
+    let mut scene = Scene::new(Policy::default());
+    for _ in 0..1_000 {
+        assert!(matches!(scene.ask_failing(Duration::ZERO), Err(GetError::Load(_))));
+        scene.pass(MS);
+    }
+    assert!((10..=12).contains(&scene.loads()), "{} in a second", scene.loads());
 }
 
 #[test]

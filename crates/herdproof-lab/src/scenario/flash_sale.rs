@@ -1,0 +1,247 @@
+//! A sale opens: twenty times the traffic, two keys, and one of them must not be stale.
+//!
+//! Every page needs the product's description, which may be old, and its inventory, which is good for thirty seconds and not a
+//! moment longer. Nothing is in the cache when the sale opens.
+//!
+//! - Plan A, no protection: the first crowd slows down its own loads so much that none of them ends.
+//! - Plan B, a time to live and a mutex for each key: one load at a time. Everybody waits at every expiry.
+//! - *Stale for all* is what one does next, and it is wrong: nobody waits, and inventory is sold that may be gone.
+//! - Plan C, two policies in one cache: the description is served while it is loaded again, the inventory is strict. Only those wait
+//!   who come while the inventory is loaded.
+//! - Plan D, C with both keys loaded before the sale opens, and the inventory refreshed a little before its end rather than after it:
+//!   as strict, and nobody waits at all.
+
+use std::{sync::Arc, time::Duration};
+
+use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
+
+use super::{
+    Scenario, Settings,
+    readers::{Crowd, Locks, Reads, Shelf, load},
+};
+use crate::{
+    arrivals::poisson,
+    origin::{Down, Origin},
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    slowdown::Slowdown,
+};
+
+const SEC: Duration = Duration::from_secs(1);
+/// Pages a second, on other days and during the sale.
+const USUAL: f64 = 10.0;
+const SALE: f64 = 20.0 * USUAL;
+const TTL: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const ALONE: Duration = Duration::from_millis(80);
+const LAW: Slowdown = Slowdown::alone(ALONE).at(800, Duration::from_secs(5));
+const OPENS: Duration = SEC;
+const END: Duration = Duration::from_secs(66);
+const BIN: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    A,
+    B,
+    StaleForAll,
+    C,
+    D,
+}
+
+const PLANS: [(Plan, &str); 5] = [
+    (Plan::A, "A: no protection"),
+    (Plan::B, "B: TTL and mutex"),
+    (Plan::StaleForAll, "stale for all"),
+    (Plan::C, "C: two policies"),
+    (Plan::D, "D: warmed, early"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Key {
+    Description,
+    Inventory,
+}
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "flash-sale",
+    title: "twenty times the traffic, and inventory that must not be stale: plans A to D",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
+    let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, plan, SALE));
+    let [a, b, stale, c, d] = &runs;
+    let usual = Run::new(settings.seed, Plan::A, USUAL);
+    let strict = [a, b, c, d].map(Run::stale_inventory);
+    // At the opening and at two expiries; a load of either key.
+    let expected = 3 * 2;
+    // Those who come while a load is under way. Who has waited for the description then waits for the inventory, all at once.
+    let come = SALE * ALONE.as_secs_f64();
+    let waiting = 3.0 * ((1.0 + come) + (1.0 + come + come));
+    let checks = vec![
+        Check::at_least(Source::Article, "A: on other days everybody is served (%)", 100.0, usual.percent()),
+        Check::at_most(Source::Article, "A: in the sale hardly anybody is (%)", 5.0, a.percent()),
+        Check::equal(Source::Article, "stale inventory served by A, B, C, D", &[0; 4], &strict),
+        Check::at_least(Source::Formula, "stale for all: inventory past its 30 s is sold", 1.0, {
+            stale.stale_inventory() as f64
+        }),
+        Check::equal(
+            Source::Formula,
+            "B and C: one load of each key at the opening and at each expiry",
+            &[expected; 2],
+            &[b.origin.calls(), c.origin.calls()],
+        ),
+        Check::within(
+            Source::Formula,
+            "B: reads that wait, 3 times: the first and 200/s x 80 ms, then those and as many again",
+            waiting,
+            3.0 * (3.0 * 5.0 * come).sqrt(),
+            b.waited() as f64,
+        ),
+        Check::at_most(
+            Source::Promise,
+            "C: of the description nobody waits but at the opening",
+            0.0,
+            c.description.between(OPENS + SEC, END).waited() as f64,
+        ),
+        Check::equal(Source::Promise, "D: reads that wait", &0, &d.waited()),
+        Check::equal(Source::Promise, "B, C, D: everybody is served", &[0; 3], &[b, c, d].map(Run::errors)),
+    ];
+    let summary = format!(
+        "without protection {:.0} % of the reads were served, on other days all. With a mutex all were, and {} waited; stale for all \
+         served inventory past its time {} times; two policies in one cache never did, and {} waited; warmed and refreshed early, {}.",
+        a.percent(),
+        b.waited(),
+        stale.stale_inventory(),
+        c.waited(),
+        d.waited(),
+    );
+    Report {
+        scenario: "flash-sale",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("pages/s", format!("{SALE}, {USUAL} on other days")),
+            Parameter::new("inventory ttl", format!("{TTL:?}")),
+            Parameter::new("timeout", format!("{TIMEOUT:?}")),
+            Parameter::new("origin", LAW),
+        ],
+        arms: PLANS.into_iter().zip(&runs).map(|((_, name), run)| run.arm(name)).collect(),
+        span: END,
+        checks,
+        summary,
+    }
+}
+
+struct Run {
+    origin: Origin,
+    description: Reads,
+    inventory: Reads,
+}
+
+struct Shop {
+    env: Env,
+    plan: Plan,
+    origin: Origin,
+    shelf: Shelf<Key>,
+    locks: Locks<Key>,
+    cache: Cache<Key, Tick, Down>,
+}
+
+impl Run {
+    fn new(seed: u64, plan: Plan, rate: f64) -> Run {
+        let mut sim = Sim::new(seed);
+        let env = sim.env();
+        let origin = Origin::up(&env, BIN, LAW);
+        let shop = Arc::new(Shop::new(&env, plan, &origin));
+        let (description, inventory) = (Reads::default(), Reads::default());
+        if plan == Plan::D {
+            for key in [Key::Description, Key::Inventory] {
+                sim.run(shop.get(key)).expect("the origin is up");
+            }
+        }
+        sim.run_until(Tick::ZERO + OPENS);
+        let page = |_| {
+            let (clock, shop) = (env.clone(), Arc::clone(&shop));
+            let (description, inventory) = (description.clone(), inventory.clone());
+            env.spawn(async move {
+                description.read(&clock, shop.get(Key::Description)).await;
+                inventory.read(&clock, shop.get(Key::Inventory)).await;
+            })
+            .detach();
+        };
+        sim.run(poisson(&env, &env.rng("pages"), Tick::ZERO + END, |_| rate, page));
+        sim.run_until(Tick::ZERO + END + TIMEOUT * 3);
+        Run { origin, description, inventory }
+    }
+
+    fn both(&self) -> [Crowd; 2] {
+        [self.description.all(), self.inventory.all()]
+    }
+
+    fn waited(&self) -> u64 {
+        self.both().iter().map(Crowd::waited).sum()
+    }
+
+    fn errors(&self) -> u64 {
+        self.both().iter().map(Crowd::errors).sum()
+    }
+
+    /// How many reads of a hundred were served.
+    fn percent(&self) -> f64 {
+        let all: u64 = self.both().iter().map(Crowd::len).sum();
+        100.0 - 100.0 * self.errors() as f64 / all as f64
+    }
+
+    fn stale_inventory(&self) -> u64 {
+        self.inventory.all().older_than(TTL)
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("loads", "loads", self.origin.calls()),
+            Figure::count("peak_in_flight", "in flight", self.origin.peak_in_flight()),
+            Figure::number("served_percent", "served %", self.percent()),
+            Figure::count("waited", "waited", self.waited()),
+            Figure::time("inventory_p99_ms", "p99", self.inventory.all().quantile(99)),
+            Figure::count("stale_inventory", "stale stock", self.stale_inventory()),
+            Figure::time("oldest_description_ms", "oldest text", self.description.all().oldest()),
+        ];
+        Arm::new(name, figures, self.origin.timeline())
+    }
+}
+
+impl Shop {
+    fn new(env: &Env, plan: Plan, origin: &Origin) -> Shop {
+        let lenient = Policy::new(TTL).grace(GRACE);
+        let inventory = match plan {
+            Plan::StaleForAll => Policy::strict(TTL).grace(GRACE),
+            // Fresh for thirty seconds at most, and refreshed before that.
+            Plan::D => Policy::new(TTL),
+            _ => Policy::strict(TTL),
+        };
+        let description = if plan == Plan::D { lenient } else { Policy::strict(TTL).grace(GRACE) };
+        let policies = move |key: &Key| (*key == Key::Inventory).then(|| inventory.clone());
+        Shop {
+            env: env.clone(),
+            plan,
+            origin: origin.clone(),
+            shelf: Shelf::default(),
+            locks: Locks::default(),
+            cache: Cache::builder(env).policy(description).policies(policies).build(),
+        }
+    }
+
+    async fn get(&self, key: Key) -> Result<Tick, ()> {
+        let Shop { env, plan, origin, shelf, locks, cache } = self;
+        let deadline = env.now() + TIMEOUT;
+        let load = load(env, origin);
+        match plan {
+            Plan::A => by(env, Some(deadline), shelf.get(env, key, TTL, load)).await.and_then(Result::ok).ok_or(()),
+            Plan::B => {
+                let get = locks.get(env, shelf, key, TTL, load);
+                by(env, Some(deadline), get).await.and_then(Result::ok).ok_or(())
+            }
+            _ => cache.get(&key, || load).by(deadline).await.map(|got| got.value).map_err(|_| ()),
+        }
+    }
+}

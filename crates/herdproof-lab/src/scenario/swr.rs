@@ -1,0 +1,387 @@
+//! Autopsies: stale while revalidating, as it is mostly written.
+//!
+//! Serve what is there for a while after its time, load it again behind the reader's back: ten lines, and four ways to get them
+//! wrong, each from a published sample or a bug report. They all look the same on a good day. So here the origin is down for ten
+//! seconds, in the middle.
+//!
+//! - *Each reader refreshes*: nothing says that somebody already does. As many loads as readers come while one is under way, and
+//!   while the origin is down, one for every reader.
+//! - *The flag is left set*: the refresh fails, and the line that clears its flag is not reached. From then on nothing is refreshed
+//!   any more; every value lives to its hard end, and then everybody loads.
+//! - *Tied to the request*: the refresh runs in the request that began it and is cancelled with it, a moment after the answer. So no
+//!   refresh is ever finished, and each reader begins another.
+//! - *Stale for ever*: no hard end. It is the one that nobody notices.
+//!
+//! The cache has one flight for misses and refreshes, which belongs to no request, ends whatever happens, waits between failures,
+//! and serves nothing beyond its end: the grace, or longer where a load has failed, if that was asked for.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
+use parking_lot::Mutex;
+
+use super::{
+    Scenario, Settings,
+    readers::{Crowd, Reads},
+};
+use crate::{
+    arrivals::poisson,
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    service::{Plan, Service, Unserved},
+    timeline::Timeline,
+};
+
+const SEC: Duration = Duration::from_secs(1);
+/// Readers a second.
+const RATE: f64 = 100.0;
+const LOAD: Duration = Duration::from_millis(80);
+/// When the cold start is over: the first reader has come and its load has landed.
+const COLD: Duration = Duration::from_millis(200);
+const SOFT: Duration = SEC;
+const GRACE: Duration = Duration::from_secs(4);
+const HARD: Duration = Duration::from_secs(5);
+const ON_ERROR: Duration = Duration::from_secs(60);
+/// When the origin is down, and when the run ends.
+const DOWN: Duration = Duration::from_secs(10);
+const OUTAGE: Duration = Duration::from_secs(10);
+const UP: Duration = Duration::from_secs(20);
+/// How long after the beginning of the outage the value is not past its hard end, however old it was then.
+const STILL_THERE: Duration = Duration::from_millis(3_900);
+const END: Duration = Duration::from_secs(30);
+/// How long after its answer a request is over.
+const CLOSED: Duration = Duration::from_millis(5);
+const BIN: Duration = Duration::from_millis(100);
+/// A thousand readers a second over ten times to live, without any trouble.
+const HERD: f64 = 1_000.0;
+const CALM: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sample {
+    EachReader,
+    FlagLeftSet,
+    TiedToRequest,
+    StaleForEver,
+}
+
+const SAMPLES: [(Sample, &str); 4] = [
+    (Sample::EachReader, "each reader refreshes"),
+    (Sample::FlagLeftSet, "the flag is left set"),
+    (Sample::TiedToRequest, "tied to the request"),
+    (Sample::StaleForEver, "stale for ever"),
+];
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "swr",
+    title: "autopsies: four ways to get stale-while-revalidate wrong, and an outage that shows them",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
+    let seed = settings.seed;
+    let samples = SAMPLES.map(|(sample, _)| Run::new(seed, RATE, END, true, |world| world.sample(sample)));
+    // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
+    let rule = Policy::new(SOFT).early(0.0).jitter(0.0).grace(GRACE).failed(SEC / 2);
+    let cached = |policy: &Policy| Run::new(seed, RATE, END, true, |world| world.cache(policy.clone()));
+    let cache = cached(&rule);
+    let longer = cached(&rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));
+    let calm = |policy: Policy| Run::new(seed, HERD, CALM, false, |world| world.cache(policy.clone()));
+    let grace = calm(Policy::strict(SOFT).grace(GRACE));
+    let strict = calm(Policy::strict(SOFT));
+    let mut checks = autopsies(&samples);
+    checks.extend(ours(&cache, &longer));
+    checks.extend(boundaries(&grace, &strict));
+    let while_down = samples.each_ref().map(Run::in_outage);
+    let never_well = samples.iter().filter(|run| run.after().oldest() > GRACE).count();
+    let summary = format!(
+        "while the origin was down for ten seconds, the samples called it {} to {} times, and after it {never_well} of the 4 still \
+         refreshed nothing. The cache called it {} times and served nothing older than 5 s; told to keep values for errors, it \
+         answered {} of {} readers.",
+        while_down.iter().min().unwrap_or(&0),
+        while_down.iter().max().unwrap_or(&0),
+        cache.in_outage(),
+        longer.reads.all().served(),
+        longer.reads.all().len(),
+    );
+    let mut arms: Vec<Arm> = SAMPLES.into_iter().zip(&samples).map(|((_, name), run)| run.arm(name)).collect();
+    arms.push(cache.arm("cache"));
+    arms.push(longer.arm("cache, on_error 60 s"));
+    Report {
+        scenario: "swr",
+        seed,
+        parameters: vec![
+            Parameter::new("readers/s", RATE),
+            Parameter::new("load", format!("{LOAD:?}")),
+            Parameter::new("soft ttl", format!("{SOFT:?}")),
+            Parameter::new("hard ttl", format!("{HARD:?}")),
+            Parameter::new("origin down", format!("from {DOWN:?} to {UP:?}")),
+        ],
+        arms,
+        span: END,
+        checks,
+        summary,
+    }
+}
+
+fn autopsies([each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check> {
+    let hard = HARD.as_secs_f64() - 0.1;
+    // One, and as many as come while it loads.
+    let herd = 1.0 + RATE * LOAD.as_secs_f64();
+    let expiries = DOWN.as_secs_f64() / (SOFT + LOAD).as_secs_f64();
+    vec![
+        Check::within(
+            Source::Formula,
+            "each reader: loads for each expiry, 1 + 100/s x 80 ms",
+            herd,
+            0.35 * herd,
+            each.calls_between(Duration::ZERO, DOWN) as f64 / expiries,
+        ),
+        Check::equal(
+            Source::Article,
+            "each reader: calls while the origin is down, one for each reader",
+            &each.reads.between(DOWN + SOFT, UP).len(),
+            &each.calls_between(DOWN + SOFT, UP),
+        ),
+        Check::at_least(
+            Source::Article,
+            "flag left set: from the failure on, values live to their hard end (s)",
+            hard,
+            flag.after().oldest().as_secs_f64(),
+        ),
+        Check::at_least(Source::Article, "flag left set: readers who wait, after the outage", 1.0, {
+            flag.after().waited() as f64
+        }),
+        Check::at_least(
+            Source::Published,
+            "tied to the request: nothing is ever refreshed, even on a good day (oldest, s)",
+            hard,
+            tied.before().oldest().as_secs_f64(),
+        ),
+        Check::at_least(Source::Published, "tied to the request: loads for nobody before the outage", 100.0, {
+            tied.wasted as f64
+        }),
+        Check::at_least(
+            Source::Article,
+            "stale for ever: as old as the outage is long (s)",
+            OUTAGE.as_secs_f64(),
+            for_ever.reads.all().oldest().as_secs_f64(),
+        ),
+    ]
+}
+
+fn ours(cache: &Run, longer: &Run) -> Vec<Check> {
+    // From half a second to a second apart.
+    let attempts = 2.0 * OUTAGE.as_secs_f64() + 1.0;
+    vec![
+        Check::at_most(Source::Promise, "cache: calls while the origin is down", attempts, cache.in_outage() as f64),
+        Check::at_most(
+            Source::Promise,
+            "cache: nothing is served after its hard end (s)",
+            HARD.as_secs_f64(),
+            cache.reads.all().oldest().as_secs_f64(),
+        ),
+        Check::equal(Source::Promise, "cache: nobody fails before the hard end or after the outage", &0, &{
+            cache.reads.between(Duration::ZERO, DOWN + STILL_THERE).errors()
+                + cache.reads.between(UP + SEC, END).errors()
+        }),
+        Check::equal(Source::Promise, "with on_error: readers who fail", &0, &longer.reads.all().errors()),
+        Check::equal(Source::Promise, "with on_error: readers who wait, after the cold start", &0, &{
+            longer.reads.between(COLD, END).waited()
+        }),
+        Check::at_most(
+            Source::Promise,
+            "with on_error: as old as the outage, and one pause and load more (s)",
+            (OUTAGE + SOFT + SEC + LOAD).as_secs_f64(),
+            longer.reads.all().oldest().as_secs_f64(),
+        ),
+    ]
+}
+
+fn boundaries(grace: &Run, strict: &Run) -> Vec<Check> {
+    vec![
+        Check::equal(
+            Source::Promise,
+            "1,000 readers a second, grace: one load for each TTL, in 10 s",
+            &10,
+            &grace.calls.total(),
+        ),
+        Check::equal(Source::Promise, "... and nobody waits after the cold start", &0, &{
+            grace.reads.between(COLD, CALM).waited()
+        }),
+        Check::equal(Source::Promise, "... strict: as many loads", &10, &strict.calls.total()),
+        Check::equal(Source::Promise, "... strict: nobody gets anything past its time", &0, &{
+            strict.reads.all().older_than(SOFT)
+        }),
+    ]
+}
+
+struct Run {
+    calls: Timeline,
+    /// Served to nobody before the outage.
+    wasted: u64,
+    reads: Reads,
+}
+
+/// Where one run takes place.
+struct World {
+    env: Env,
+    service: Service,
+}
+
+/// One way to get the value.
+type Get = Box<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<Tick, ()>> + Send>>>;
+
+impl Run {
+    fn new(seed: u64, rate: f64, end: Duration, outage: bool, way: impl Fn(&World) -> Get) -> Run {
+        let mut sim = Sim::new(seed);
+        let env = sim.env();
+        let service = Service::new(&env, "origin", BIN, Plan::new(usize::MAX, LOAD));
+        let get = way(&World { env: env.clone(), service: service.clone() });
+        let reads = Reads::default();
+        let read = |_| {
+            let (clock, reads, got) = (env.clone(), reads.clone(), get());
+            env.spawn(async move { reads.read(&clock, got).await }).detach();
+        };
+        let wasted = Arc::new(Mutex::new(0));
+        if outage {
+            let (clock, service, wasted) = (env.clone(), service.clone(), Arc::clone(&wasted));
+            env.spawn(async move {
+                clock.sleep(DOWN).await;
+                *wasted.lock() = service.seen().wasted;
+                service.change(|plan| plan.down = true);
+                clock.sleep(OUTAGE).await;
+                service.change(|plan| plan.down = false);
+            })
+            .detach();
+        }
+        sim.run(poisson(&env, &env.rng("readers"), Tick::ZERO + end, |_| rate, read));
+        // Those who are under way.
+        sim.run_until(Tick::ZERO + end + SEC);
+        let wasted = *wasted.lock();
+        Run { calls: service.seen().calls, wasted, reads }
+    }
+
+    fn calls_between(&self, from: Duration, to: Duration) -> u64 {
+        let bin = |time: Duration| usize::try_from(time.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
+        self.calls.counts().iter().take(bin(to)).skip(bin(from)).sum()
+    }
+
+    fn in_outage(&self) -> u64 {
+        self.calls_between(DOWN, UP)
+    }
+
+    fn before(&self) -> Crowd {
+        self.reads.between(Duration::ZERO, DOWN)
+    }
+
+    /// When the first reads after the outage are over, and with them what it has done to one value.
+    fn after(&self) -> Crowd {
+        self.reads.between(UP + SEC, END)
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let all = self.reads.all();
+        let figures = vec![
+            Figure::count("calls", "calls", self.calls.total()),
+            Figure::count("calls_while_down", "while down", self.in_outage()),
+            Figure::count("waited", "waited", self.reads.between(COLD, END).waited()),
+            Figure::count("errors", "errors", all.errors()),
+            Figure::time("oldest_before_ms", "old before", self.before().oldest()),
+            Figure::time("oldest_while_down_ms", "while down", self.reads.between(DOWN, UP).oldest()),
+            Figure::time("oldest_after_ms", "old after", self.after().oldest()),
+        ];
+        Arm::new(name, figures, self.calls.clone())
+    }
+}
+
+impl World {
+    fn load(&self) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
+        let World { env, service } = self;
+        let (env, service) = (env.clone(), service.clone());
+        async move {
+            service.call().await?;
+            Ok(env.now())
+        }
+    }
+
+    fn cache(&self, policy: Policy) -> Get {
+        let cache: Cache<&str, Tick, Unserved> = Cache::builder(&self.env).policy(policy).build();
+        let world = World { env: self.env.clone(), service: self.service.clone() };
+        Box::new(move || {
+            let get = cache.get(&"key", || world.load());
+            Box::pin(async move { get.await.map(|got| got.value).map_err(|_| ()) })
+        })
+    }
+
+    fn sample(&self, sample: Sample) -> Get {
+        let world = World { env: self.env.clone(), service: self.service.clone() };
+        let autopsy = Arc::new(Autopsy { sample, world, kept: Mutex::new(None), refreshing: AtomicBool::new(false) });
+        Box::new(move || Box::pin(Arc::clone(&autopsy).get()))
+    }
+}
+
+/// A cache of one key as the samples have it.
+struct Autopsy {
+    sample: Sample,
+    world: World,
+    kept: Mutex<Option<Tick>>,
+    refreshing: AtomicBool,
+}
+
+impl Autopsy {
+    async fn get(self: Arc<Self>) -> Result<Tick, ()> {
+        let kept = *self.kept.lock();
+        if let Some(loaded) = kept {
+            let age = self.world.env.now() - loaded;
+            if age >= SOFT && (age < HARD || self.sample == Sample::StaleForEver) {
+                self.refresh();
+                return Ok(loaded);
+            }
+            if age < SOFT {
+                return Ok(loaded);
+            }
+        }
+        // Nobody asks whether somebody else is doing the same.
+        self.load().await.map_err(|_| ())
+    }
+
+    async fn load(&self) -> Result<Tick, Unserved> {
+        let loaded = self.world.load().await?;
+        *self.kept.lock() = Some(loaded);
+        Ok(loaded)
+    }
+
+    fn refresh(self: &Arc<Self>) {
+        let autopsy = Arc::clone(self);
+        let env = self.world.env.clone();
+        if self.sample != Sample::EachReader && self.refreshing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let refresh = async move {
+            match autopsy.sample {
+                // What becomes of it is nobody's business: that is the sample.
+                Sample::EachReader => _ = autopsy.load().await,
+                Sample::FlagLeftSet => {
+                    autopsy.load().await?;
+                    autopsy.refreshing.store(false, Ordering::Relaxed);
+                }
+                Sample::TiedToRequest => {
+                    let closed = env.now() + CLOSED;
+                    _ = by(&env, Some(closed), autopsy.load()).await;
+                    autopsy.refreshing.store(false, Ordering::Relaxed);
+                }
+                Sample::StaleForEver => {
+                    _ = autopsy.load().await;
+                    autopsy.refreshing.store(false, Ordering::Relaxed);
+                }
+            }
+            Ok::<(), Unserved>(())
+        };
+        self.world.env.spawn(refresh).detach();
+    }
+}

@@ -1,0 +1,266 @@
+//! A thousand caches that expire together, and what jitter does for them. And where it does nothing.
+//!
+//! Jitter on the time to live helps where there is more than one expiry to move: the same key in the caches of a thousand servers,
+//! or a thousand keys in one cache. A thousand loads in a second become `N / J` a second. And as each cycle adds its own jitter,
+//! the crowd drifts further apart: after `k` cycles its deviation is `J sqrt(k / 12)`.
+//!
+//! corrects: the same advice for one key in one shared cache, such as Redis. There is one expiry, and whenever it comes, everybody
+//! misses. Jitter moves the stampede and does not make it smaller; nor does a longer time to live. That takes one load for all.
+//!
+//! The library takes its jitter from the time to live (240 to 300 s); the article adds it (300 to 360 s). Nothing depends on that
+//! but that nothing is kept for longer than it was said to be. Early refresh is off here, so that jitter is seen alone.
+
+use std::{sync::Arc, time::Duration};
+
+use herdproof::{Cache, Env, Sim, Tick, cache::Policy};
+use parking_lot::Mutex;
+
+use super::{
+    Scenario, Settings,
+    readers::{Shelf, load},
+};
+use crate::{
+    origin::{Down, Origin},
+    report::{Arm, Check, Figure, Parameter, Report, Source},
+    slowdown::Slowdown,
+};
+
+const SEC: Duration = Duration::from_secs(1);
+/// Servers, or keys.
+const N: u32 = 1_000;
+const TTL: Duration = Duration::from_secs(300);
+const JITTER: Duration = Duration::from_secs(60);
+const LOAD: Duration = SEC;
+/// Everybody reads once a second, each at its own phase of it.
+const EVERY: Duration = SEC;
+/// Cycles for the drift, and servers.
+const CYCLES: u32 = 4;
+const DRIFTING: u32 = 250;
+/// For the database of the article: it serves fifty a second.
+const CAPACITY: u64 = 50;
+
+/// What expires.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// One key in the cache of each server.
+    EachServer,
+    /// As many keys in one cache.
+    ManyKeys,
+    /// One key in one cache for all servers, by check-then-load.
+    SharedNaively,
+    /// One key in one cache for all.
+    Shared,
+}
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "ttl-jitter",
+    title: "jitter on the TTL: it parts a thousand caches or keys, and does nothing for one shared key",
+    run,
+};
+
+fn run(settings: Settings) -> Report {
+    let herd = |place, ttl, jitter| herd(settings.seed, N, place, ttl, jitter, 1);
+    let servers = [false, true].map(|jitter| herd(Where::EachServer, TTL, jitter));
+    let keys = [false, true].map(|jitter| herd(Where::ManyKeys, TTL, jitter));
+    let naive = [false, true].map(|jitter| herd(Where::SharedNaively, TTL, jitter));
+    let shared = herd(Where::Shared, TTL, true);
+    let longer = herd(Where::EachServer, TTL * 2, false);
+    let peak = |runs: &[Run; 2]| runs.each_ref().map(Run::peak);
+    let all = u64::from(N);
+    let per_second = f64::from(N) / JITTER.as_secs_f64();
+    // Five deviations of a Poisson count: more than its largest in a minute, wherever seconds begin.
+    let highest = per_second + 5.0 * per_second.sqrt();
+    let mut checks = vec![
+        Check::equal(Source::Article, "a thousand servers, no jitter: loads in one second", &all, &servers[0].peak()),
+        Check::equal(Source::Article, "... with twice the TTL", &all, &longer.peak()),
+        Check::within(Source::Article, "60 s of jitter: a second (article: ~16)", per_second, 1.0, servers[1].mean()),
+        Check::at_most(Source::Formula, "... in the worst second", highest, servers[1].peak() as f64),
+        Check::at_most(Source::Article, "... and the database can serve 50", CAPACITY as f64, servers[1].peak() as f64),
+        Check::equal(Source::Formula, "a thousand keys in one cache, no jitter", &all, &keys[0].peak()),
+        Check::at_most(Source::Formula, "... with jitter, in the worst second", highest, keys[1].peak() as f64),
+        Check::equal(
+            Source::Formula,
+            "one shared key: jitter changes nothing (article: it helps)",
+            &[all; 2],
+            &peak(&naive),
+        ),
+        Check::equal(Source::Promise, "... through the cache: one load", &1, &shared.calls.len()),
+    ];
+    let drift = self::herd(settings.seed, DRIFTING, Where::EachServer, TTL, true, CYCLES);
+    for cycle in [1, CYCLES] {
+        let deviation = JITTER.as_secs_f64() * (f64::from(cycle) / 12.0).sqrt();
+        let what = format!("servers drift apart: deviation after k = {cycle} cycles, J sqrt(k/12) (s)");
+        let error = 4.0 * deviation / (2.0 * f64::from(DRIFTING)).sqrt();
+        checks.push(Check::within(Source::Formula, what, deviation, error, drift.deviation(cycle)));
+    }
+    let summary = format!(
+        "60 s of jitter turn {} loads in a second into {} for a thousand servers and {} for a thousand keys; for one shared key it \
+         is {} without and {} with, and {} through the cache.",
+        servers[0].peak(),
+        servers[1].peak(),
+        keys[1].peak(),
+        naive[0].peak(),
+        naive[1].peak(),
+        shared.calls.len(),
+    );
+    Report {
+        scenario: "ttl-jitter",
+        seed: settings.seed,
+        parameters: vec![
+            Parameter::new("servers, or keys", N),
+            Parameter::new("ttl", format!("{TTL:?}")),
+            Parameter::new("jitter", format!("{JITTER:?}")),
+            Parameter::new("load", format!("{LOAD:?}")),
+            Parameter::new("reads", "one a second by each server, or of each key"),
+        ],
+        arms: vec![
+            servers[0].arm("each server its cache"),
+            servers[1].arm("... with jitter"),
+            keys[0].arm("a thousand keys"),
+            keys[1].arm("... with jitter"),
+            naive[0].arm("one shared key"),
+            naive[1].arm("... with jitter"),
+            shared.arm("... through the cache"),
+        ],
+        span: TTL + LOAD * 2,
+        checks,
+        summary,
+    }
+}
+
+struct Run {
+    origin: Origin,
+    /// When loads began, but for those that filled the caches.
+    calls: Vec<Tick>,
+    /// When each reader had something new, each time.
+    news: Vec<Vec<Tick>>,
+}
+
+fn herd(seed: u64, readers: u32, place: Where, ttl: Duration, jitter: bool, cycles: u32) -> Run {
+    let mut sim = Sim::new(seed);
+    let env = sim.env();
+    let origin = Origin::up(&env, SEC, Slowdown::alone(LOAD));
+    let share = if jitter { JITTER.as_secs_f64() / ttl.as_secs_f64() } else { 0.0 };
+    let policy = Policy::strict(ttl).jitter(share);
+    let cache =
+        |env: &Env, entries| Cache::builder(env).capacity(entries).policy(policy.clone()).sweep(TTL * 100).build();
+    let common: Cache<u32, Tick, Down> = cache(&env, N as usize * 2);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let rng = env.rng("redis");
+    let shelf = Naive { shelf: Shelf::default(), ttl: ttl.mul_f64(1.0 - share * rng.unit()) };
+    let readers: Vec<_> = (0..readers)
+        .map(|id| {
+            let env = env.scope(u64::from(id));
+            let (kept, key) = match place {
+                Where::EachServer => (Kept::Cache(cache(&env, 16)), 0),
+                Where::ManyKeys => (Kept::Cache(common.clone()), id),
+                Where::Shared => (Kept::Cache(common.clone()), 0),
+                Where::SharedNaively => (Kept::Naive(shelf.clone()), 0),
+            };
+            let reader = Reader { env: env.clone(), origin: origin.clone(), calls: Arc::clone(&calls), kept, key };
+            env.spawn(reader.run(EVERY * id / N, ttl.mul_f64(1.0 - share), cycles))
+        })
+        .collect();
+    let news = sim.run(async {
+        let mut news = Vec::new();
+        for reader in readers {
+            news.push(reader.await.expect("a reader neither panics nor is aborted"));
+        }
+        news
+    });
+    let first = Tick::ZERO + LOAD;
+    let calls = calls.lock().iter().copied().filter(|at| *at > first).collect();
+    Run { origin, calls, news }
+}
+
+enum Kept {
+    Cache(Cache<u32, Tick, Down>),
+    Naive(Naive),
+}
+
+/// A shared cache without any protection. The jitter was drawn when the value was stored.
+#[derive(Clone)]
+struct Naive {
+    shelf: Shelf<u32>,
+    ttl: Duration,
+}
+
+struct Reader {
+    env: Env,
+    origin: Origin,
+    calls: Arc<Mutex<Vec<Tick>>>,
+    kept: Kept,
+    key: u32,
+}
+
+impl Reader {
+    /// Reads once a second, from the time on at which there may be something to load, until it has got something new so often.
+    /// All fill their caches at once; after that each reads at its own phase.
+    async fn run(self, phase: Duration, shortest: Duration, cycles: u32) -> Vec<Tick> {
+        let mut known = self.read().await;
+        let mut at = Tick::ZERO + phase + LOAD + shortest;
+        let mut news = Vec::new();
+        while news.len() < cycles as usize {
+            self.env.sleep_until(at).await;
+            let value = self.read().await;
+            let new = value != known;
+            if new {
+                news.push(at);
+                known = value;
+            }
+            at = at + if new { LOAD + shortest } else { EVERY };
+        }
+        news
+    }
+
+    async fn read(&self) -> Tick {
+        let Reader { env, origin, calls, kept, key } = self;
+        let (calls, clock, load) = (Arc::clone(calls), env.clone(), load(env, origin));
+        let load = async move {
+            calls.lock().push(clock.now());
+            load.await
+        };
+        let value = match kept {
+            Kept::Cache(cache) => cache.get(key, || load).await.map(|got| got.value).map_err(|_| Down),
+            Kept::Naive(Naive { shelf, ttl }) => shelf.get(env, *key, *ttl, load).await,
+        };
+        value.expect("the origin is up")
+    }
+}
+
+impl Run {
+    /// The most loads within a second.
+    fn peak(&self) -> u64 {
+        let mut from = 0;
+        let within = |(to, at): (usize, &Tick)| {
+            while *at - self.calls[from] >= SEC {
+                from += 1;
+            }
+            to + 1 - from
+        };
+        self.calls.iter().enumerate().map(within).max().unwrap_or(0) as u64
+    }
+
+    /// Loads a second, from the first to the last.
+    fn mean(&self) -> f64 {
+        match &self.calls[..] {
+            [first, .., last] => self.calls.len() as f64 / (*last - *first).as_secs_f64(),
+            _ => 0.0,
+        }
+    }
+
+    /// By how much the servers' loads of this cycle are apart, as a standard deviation in seconds.
+    fn deviation(&self, cycle: u32) -> f64 {
+        let at: Vec<f64> = self.news.iter().map(|at| (at[cycle as usize - 1] - Tick::ZERO).as_secs_f64()).collect();
+        let mean = at.iter().sum::<f64>() / at.len() as f64;
+        (at.iter().map(|at| (at - mean).powi(2)).sum::<f64>() / at.len() as f64).sqrt()
+    }
+
+    fn arm(&self, name: &'static str) -> Arm {
+        let figures = vec![
+            Figure::count("loads", "loads", self.calls.len() as u64),
+            Figure::count("peak_per_second", "peak/s", self.peak()),
+        ];
+        Arm::new(name, figures, self.origin.timeline())
+    }
+}

@@ -1,0 +1,280 @@
+//! A load that asks the second tier first, and gives it what it has loaded.
+
+use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
+
+use super::{
+    Inner,
+    entry::{Content, Entry, Life, Phase},
+    load::{Errand, Loaded, Purpose, Ran, Way},
+    outcome::{Keep, Load},
+    policy::Policy,
+    second::{Found, Holding, Second},
+    stats::count,
+};
+use crate::{
+    env::{Tick, nanos},
+    event::Event,
+    flight::{Landing, Linger},
+    gate::Span,
+    tier::{Failure, Filled, Held, Stored},
+};
+
+/// What a tier takes longer to answer than this is not early any more.
+const EARLY: Duration = Duration::from_millis(10);
+
+/// Those who wait for a load: told once, as soon as there is something to tell.
+pub(super) enum Ashore<V: Clone, E> {
+    Waiting(Landing<Loaded<V, E>, Infallible>),
+    /// Newcomers are told the same for as long as the load goes on.
+    Told {
+        _linger: Linger<Loaded<V, E>, Infallible>,
+    },
+    /// Nobody waits, or nobody can be told before the end.
+    Nobody,
+}
+
+impl<V: Clone, E> Ashore<V, E> {
+    /// Tells those who wait, unless they have been told something already.
+    fn tell(&mut self, loaded: Loaded<V, E>) {
+        *self = match std::mem::replace(self, Ashore::Nobody) {
+            Ashore::Waiting(landing) => Ashore::Told { _linger: landing.land(loaded) },
+            told => told,
+        };
+    }
+}
+
+impl<K, V, E> Errand<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// As [`run_through`](Errand::run_through), for those who wait at a landing.
+    pub(super) async fn run_landing<F>(
+        self,
+        second: Arc<Second<K, V>>,
+        load: F,
+        landing: Landing<Loaded<V, E>, Infallible>,
+    ) -> Result<(), Infallible>
+    where
+        F: Future<Output = Result<Load<V>, E>>,
+    {
+        let mut ashore = Ashore::Waiting(landing);
+        let loaded = self.run_through(second, load, &mut ashore).await;
+        ashore.tell(loaded);
+        Ok(())
+    }
+
+    /// To the second tier; from there into memory or, with its lease, through the gate to the origin, and from there into
+    /// the tier and into memory.
+    pub(super) async fn run_through<F>(
+        mut self,
+        second: Arc<Second<K, V>>,
+        load: F,
+        ashore: &mut Ashore<V, E>,
+    ) -> Loaded<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>>,
+    {
+        let (early, may_be_stale) = (self.early(), self.purpose == Purpose::Miss);
+        let holding = match second.find(&self.key, early, may_be_stale).await {
+            Found::Here { held, at } => return self.take(&second, held, at),
+            Found::Failed { failure, at } => return self.failed_elsewhere(failure, at),
+            Found::Load { holding, held } => {
+                if let Some((held, at)) = held {
+                    self.take_meanwhile(&held, at, ashore);
+                }
+                self.asked = self.cache.env.now();
+                holding
+            }
+        };
+        let (ran, span) = match &holding {
+            Some(holding) => holding.during(self.attempt(load)).await,
+            None => self.attempt(load).await,
+        };
+        match ran {
+            Ran::Gave(found) => self.store(&second, holding, found, (span.from, span.to), ashore).await,
+            ran => self.fall_back(holding, ran, span),
+        }
+    }
+
+    /// How much a fresh value may have left and still be loaded again. Whoever refreshes early means the value that is in
+    /// memory, which the tier has for about as long; if it has a newer one, that will do.
+    fn early(&self) -> Duration {
+        match (&self.prior, self.purpose) {
+            (Some(prior), Purpose::Refresh) => {
+                let life = prior.life();
+                (life.fresh_until - self.cache.env.now()) + life.load.max(EARLY)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Keeps what the tier has.
+    fn take(self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
+        let policy = self.policy();
+        let own = if held.value.is_some() { policy.ttl } else { policy.absent };
+        let own = self.cache.jittered(policy, own.min(second.link.memory));
+        let (life, content) = self.entry(&held, at, own);
+        // What is only for those who wait has no time at all.
+        if held.is_servable() {
+            self.fill(life, content);
+        }
+        held.value.map_or(Loaded::Absent, |value| {
+            let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
+            Loaded::Value { value, born: before(at, held.age), way }
+        })
+    }
+
+    /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
+    fn take_meanwhile(&mut self, held: &Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
+        let (life, content) = self.entry(held, at, Duration::MAX);
+        let entry = Entry::new(life, content);
+        let Some(value) = held.value.clone() else { return };
+        if held.is_servable() && matches!(ashore, Ashore::Waiting(_)) {
+            self.fill(life, entry.clone().into_content());
+            let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
+            ashore.tell(Loaded::Value { value, born: before(at, held.age), way });
+        }
+        if self.prior.is_none() {
+            self.prior = Some(entry);
+        }
+    }
+
+    /// The load failed, but there may be something to serve.
+    fn fall_back(self, holding: Option<Holding<K, V>>, ran: Ran<Load<V>, E>, span: Span) -> Loaded<V, E> {
+        if let Some(mut holding) = holding {
+            holding.remember = self.cache.jittered(self.policy(), self.policy().failed);
+            holding.why = match ran {
+                Ran::Refused(_) => "the load was not begun: the node's limit refused it",
+                Ran::TimedOut => "the load took too long",
+                Ran::Failed(_) | Ran::Gave(_) => "the load failed",
+            };
+        }
+        let now = self.cache.env.now();
+        let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, now));
+        let loaded = self.end(ran, span);
+        kept.unwrap_or(loaded)
+    }
+
+    /// Another process has failed; this one does not try.
+    fn failed_elsewhere(mut self, failure: Failure<V>, at: Tick) -> Loaded<V, E> {
+        if let Some(held) = failure.held {
+            self.take_meanwhile(&held, at, &mut Ashore::Nobody);
+        }
+        self.put_off(at);
+        let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, at));
+        kept.unwrap_or(Loaded::Elsewhere(failure.why))
+    }
+
+    fn servable(&self, prior: &Entry<V, E>, now: Tick) -> Option<Loaded<V, E>> {
+        let (life, value) = (prior.life(), prior.value()?.clone());
+        self.within_keep(&life, now).then_some(Loaded::Value { value, born: life.born(), way: Way::OnError })
+    }
+
+    fn within_keep(&self, life: &Life, now: Tick) -> bool {
+        life.phase(now, self.policy().keep) != Phase::Gone
+    }
+
+    /// Gives those who wait what was loaded, then the tier, then memory.
+    async fn store(
+        mut self,
+        second: &Second<K, V>,
+        holding: Option<Holding<K, V>>,
+        found: Load<V>,
+        (from, to): (Tick, Tick),
+        ashore: &mut Ashore<V, E>,
+    ) -> Loaded<V, E> {
+        let (stored, found) = self.stored(second, found, to - from);
+        ashore.tell(match &stored.value {
+            Some(value) => Loaded::Value { value: value.clone(), born: to, way: Way::Loaded },
+            None => Loaded::Absent,
+        });
+        let loaded = stored.value.clone();
+        let out_of_date = self.cache.group.unless_forgotten(self.place, || ()).is_none();
+        let fenced = match holding {
+            // The tier will hear of what has happened here; until then, this is not to be had there.
+            _ if out_of_date => true,
+            Some(holding) => holding.fill(stored).await == Some(Filled::Fenced),
+            None => false,
+        };
+        if fenced {
+            count(&self.cache.tally.fenced);
+            self.cache.env.tell(&Event::Fenced);
+            return loaded.map_or(Loaded::Absent, |value| Loaded::Value { value, born: to, way: Way::Loaded });
+        }
+        self.policy = Some(Box::new(self.policy().settled()));
+        self.found(found, from, to)
+    }
+
+    /// What goes into the tier, and the same for memory.
+    fn stored(&self, second: &Second<K, V>, found: Load<V>, took: Duration) -> (Stored<V>, Load<V>) {
+        let policy = self.policy();
+        let (value, keep) = match found {
+            Load::Value(value) => (value, Keep::default()),
+            Load::With(value, keep) => (value, keep),
+            Load::Absent(ttl) => {
+                let ttl = self.cache.jittered(policy, ttl.unwrap_or(policy.absent));
+                let (grace, keep) = (Duration::ZERO, Duration::ZERO);
+                let stored = Stored { value: None, ttl, grace, keep, load: took, tags: Vec::new() };
+                return (stored, Load::Absent(Some(ttl.min(second.link.memory))));
+            }
+            // For those who wait, wherever they do.
+            Load::Uncached(value) => {
+                let (ttl, grace, keep) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+                let stored = Stored { value: Some(value.clone()), ttl, grace, keep, load: took, tags: Vec::new() };
+                return (stored, Load::Uncached(value));
+            }
+        };
+        let stored = self.cache.to_store(policy, value.clone(), &keep, took);
+        let ttl = stored.ttl.min(second.link.memory);
+        (stored, Load::With(value, Keep { ttl: Some(ttl), ..keep }))
+    }
+
+    /// What the tier has, as it is kept in memory: fresh for as long as it is there, but no longer than `most`.
+    fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
+        let Inner { tags, env, .. } = &*self.cache;
+        let Held { age, left, past, grace, load, .. } = *held;
+        let left = left.min(most);
+        let mut life = Life::begin(at, left, grace, load, self.policy().beta);
+        if left.is_zero() {
+            life.fresh_until = before(at, past);
+            life.look_at = life.fresh_until;
+        }
+        let content = match &held.value {
+            None => Content::Absent,
+            Some(value) if held.tags.is_empty() => {
+                life.fresh = life.fresh_until - before(at, age);
+                Content::Value(value.clone(), None)
+            }
+            Some(value) => {
+                // It is as old as it is, but what was expired before it came is the tier's business.
+                let born = tags.birth(env.now(), life.end(self.policy().keep));
+                life.fresh = life.fresh_until - born;
+                Content::Value(value.clone(), Some(held.tags.iter().map(|name| tags.tag(name)).collect()))
+            }
+        };
+        (life, content)
+    }
+}
+
+impl<K, V, E> Inner<K, V, E> {
+    /// A value as it goes into the tier. Chance has its share here, so that it is the same in all tiers.
+    pub(super) fn to_store(&self, policy: &Policy, value: V, keep: &Keep, load: Duration) -> Stored<V> {
+        Stored {
+            value: Some(value),
+            ttl: self.jittered(policy, keep.ttl.unwrap_or(policy.ttl)),
+            grace: keep.grace.unwrap_or(policy.grace),
+            keep: policy.keep,
+            load,
+            tags: keep.tags.clone(),
+        }
+    }
+}
+
+fn before(tick: Tick, by: Duration) -> Tick {
+    Tick::from_nanos(tick.as_nanos().saturating_sub(nanos(by)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,474 @@
+//! A fleet of caches around one tier: each hazard once, in virtual time.
+
+use std::{
+    future::pending,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use super::*;
+use crate::{
+    Cache, Env, Sim,
+    cache::{CacheBuilder, GetError, Got, Link, Source},
+    env::Task,
+    limit::Bulkhead,
+    tier::{
+        SharedTier,
+        contract::{Faults, Faulty},
+    },
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SEC: Duration = Duration::from_secs(1);
+
+type Node = Cache<String, u32, String>;
+type Answer = Result<Got<u32>, GetError<String>>;
+
+/// Nodes in a simulated world, whose loads take 80 ms, are counted, and give the number of the load. Calls to the tier take
+/// 2 ms.
+struct Fleet {
+    sim: Sim,
+    env: Env,
+    tier: SharedTier<String, u32>,
+    faults: Faults<String>,
+    nodes: Vec<Node>,
+    loads: Arc<AtomicU32>,
+}
+
+impl Fleet {
+    fn new(nodes: u64, policy: &Policy) -> Fleet {
+        Fleet::with(nodes, &Link::default(), |builder| builder.policy(policy.clone()))
+    }
+
+    fn with(
+        nodes: u64,
+        link: &Link,
+        settings: impl Fn(CacheBuilder<String, u32>) -> CacheBuilder<String, u32>,
+    ) -> Fleet {
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let (tier, faults) = (SharedTier::new(&env), Faults::default());
+        faults.latency(2 * MS);
+        let nodes = (0..nodes)
+            .map(|id| {
+                let env = env.scope(id);
+                let tier = Faulty::new(&env, tier.node(), &faults);
+                settings(Cache::builder(&env)).tier_with(tier, link.clone()).build()
+            })
+            .collect();
+        Fleet { sim, env, tier, faults, nodes, loads: Arc::default() }
+    }
+
+    /// Another node, with a network of its own.
+    fn join(&mut self, policy: Policy) -> Faults<String> {
+        let faults = Faults::default();
+        let tier = Faulty::new(&self.env, self.tier.node(), &faults);
+        self.nodes.push(Cache::builder(&self.env.scope(1_000)).policy(policy).tier(tier).build());
+        faults
+    }
+
+    fn load(&self, takes: Duration) -> impl Future<Output = Result<u32, String>> + Send + use<> {
+        let (env, loads) = (self.env.clone(), Arc::clone(&self.loads));
+        async move {
+            let number = loads.fetch_add(1, Relaxed) + 1;
+            env.sleep(takes).await;
+            Ok(number)
+        }
+    }
+
+    /// All nodes ask at once; what they get.
+    fn ask_all(&mut self) -> Vec<Answer> {
+        let gets: Vec<Task<Answer>> =
+            self.nodes.iter().map(|node| self.env.spawn(node.get("key", || self.load(80 * MS)))).collect();
+        gets.into_iter().map(|get| self.sim.run(get).unwrap()).collect()
+    }
+
+    fn ask(&mut self, node: usize) -> Answer {
+        let get = self.nodes[node].get("key", || self.load(80 * MS));
+        self.sim.run(get)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.env.now() + time;
+        self.sim.run_until(until);
+    }
+
+    fn loads(&self) -> u32 {
+        self.loads.load(Relaxed)
+    }
+}
+
+#[track_caller]
+fn check(answer: &Answer, value: u32, source: Source) {
+    match answer {
+        Ok(got) => assert_eq!((got.value, got.source), (value, source)),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn sources(answers: &[Answer], source: Source) -> usize {
+    answers.iter().filter(|answer| answer.as_ref().is_ok_and(|got| got.source == source)).count()
+}
+
+#[test]
+fn fifty_nodes_that_miss_together_make_one_load() {
+    let mut fleet = Fleet::new(50, &Policy::strict(SEC));
+    let answers = fleet.ask_all();
+    assert_eq!((fleet.loads(), sources(&answers, Source::Loaded), sources(&answers, Source::Tier)), (1, 1, 49));
+    assert_eq!(fleet.env.now().as_nanos(), 84_000_000, "a lookup, the load, and a push behind the fill");
+    assert_eq!(sources(&fleet.ask_all(), Source::Memory), 50);
+    fleet.pass(SEC);
+    let answers = fleet.ask_all();
+    assert_eq!((fleet.loads(), sources(&answers, Source::Tier)), (2, 49), "and one more when it has expired");
+    assert_eq!(fleet.nodes[0].tier_stats().unwrap().lookups, 2);
+}
+
+/// Every node is asked every 5 ms for three times to live; how many had to wait after the first second, and what was served.
+fn crowd(policy: &Policy) -> (Fleet, usize, Vec<Got<u32>>) {
+    let mut fleet = Fleet::new(10, policy);
+    let (mut waited, mut served) = (0, Vec::new());
+    for round in 0..600 {
+        for node in 0..fleet.nodes.len() {
+            let get = fleet.nodes[node].get("key", || fleet.load(80 * MS));
+            let (env, asked) = (fleet.env.clone(), fleet.env.now());
+            let task = fleet.env.spawn(async move { (get.await, env.now() - asked) });
+            if round >= 200 {
+                fleet.sim.run_until(asked);
+                waited += usize::from(!task.is_finished());
+                let (answer, _) = fleet.sim.run(task).unwrap();
+                served.push(answer.unwrap());
+            } else {
+                task.detach();
+            }
+        }
+        fleet.pass(5 * MS);
+    }
+    (fleet, waited, served)
+}
+
+#[test]
+fn with_grace_the_fleet_makes_one_load_per_expiry_and_nobody_waits() {
+    let (fleet, waited, served) = crowd(&Policy::strict(SEC).grace(SEC));
+    assert_eq!((fleet.loads(), waited), (3, 0));
+    assert!(served.iter().all(|got| got.age() < SEC + 100 * MS), "stale for as long as the load takes");
+    let lookups: u64 = fleet.nodes.iter().map(|node| node.tier_stats().unwrap().lookups).sum();
+    assert!(lookups <= 3 * 10, "one for each node and expiry: {lookups}");
+}
+
+#[test]
+fn refreshed_early_the_fleet_makes_one_load_per_expiry_and_nothing_is_stale() {
+    let (fleet, waited, served) = crowd(&Policy::new(SEC).jitter(0.0));
+    assert!((3..=5).contains(&fleet.loads()), "{}", fleet.loads());
+    assert!(waited < 10 && served.iter().all(|got| !got.is_stale()), "{waited}");
+}
+
+#[test]
+fn what_the_tier_has_lives_no_longer_in_memory_than_there() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC));
+    check(&fleet.ask(0), 1, Source::Loaded);
+    fleet.pass(900 * MS);
+    let got = fleet.ask(1);
+    check(&got, 1, Source::Tier);
+    assert!(got.unwrap().age() >= 900 * MS, "it is as old as it is");
+    fleet.pass(120 * MS);
+    check(&fleet.ask(1), 2, Source::Loaded);
+}
+
+#[test]
+fn what_one_node_invalidates_no_node_serves() {
+    let mut fleet = Fleet::new(5, &Policy::strict(100 * SEC));
+    fleet.ask_all();
+    fleet.nodes[3].invalidate("key");
+    fleet.pass(10 * MS);
+    let answers = fleet.ask_all();
+    assert!(answers.iter().all(|answer| answer.as_ref().unwrap().value == 2), "{answers:?}");
+    assert_eq!(fleet.loads(), 2);
+}
+
+#[test]
+fn what_one_node_sets_all_nodes_serve() {
+    let mut fleet = Fleet::new(5, &Policy::new(100 * SEC));
+    fleet.ask_all();
+    fleet.nodes[3].set("key".to_owned(), 77);
+    check(&fleet.ask(3), 77, Source::Memory);
+    fleet.pass(10 * MS);
+    let answers = fleet.ask_all();
+    assert!(answers.iter().all(|answer| answer.as_ref().unwrap().value == 77), "{answers:?}");
+    check(&answers[3], 77, Source::Memory);
+    assert_eq!(fleet.loads(), 1);
+}
+
+#[test]
+fn a_tag_expired_in_one_node_is_expired_in_all() {
+    let mut fleet = Fleet::new(5, &Policy::strict(100 * SEC));
+    let ask_all = |fleet: &mut Fleet| -> Vec<u32> {
+        let ask = |node: &Node| {
+            let load = fleet.load(80 * MS);
+            let tagged = async move { load.await.map(|value| Load::With(value, Keep::tagged("news"))) };
+            fleet.env.spawn(node.get_with("key", |_| tagged))
+        };
+        let gets: Vec<Task<Answer>> = fleet.nodes.iter().map(ask).collect();
+        gets.into_iter().map(|get| fleet.sim.run(get).unwrap().unwrap().value).collect()
+    };
+    assert_eq!(ask_all(&mut fleet), [1; 5]);
+    fleet.nodes[2].expire_tag("other", Duration::ZERO);
+    fleet.pass(10 * MS);
+    assert_eq!(ask_all(&mut fleet), [1; 5]);
+    fleet.nodes[2].expire_tag("news", Duration::ZERO);
+    fleet.pass(10 * MS);
+    assert_eq!(ask_all(&mut fleet), [2; 5]);
+    assert_eq!(ask_all(&mut fleet), [2; 5]);
+    assert_eq!(fleet.loads(), 2);
+}
+
+#[test]
+fn a_load_that_was_under_way_when_another_node_invalidated_fills_no_tier() {
+    let mut fleet = Fleet::new(3, &Policy::strict(100 * SEC));
+    let first = fleet.nodes[0].get("key", || fleet.load(80 * MS));
+    fleet.pass(40 * MS);
+    fleet.nodes[1].invalidate("key");
+    let first = fleet.sim.run(first);
+    check(&first, 1, Source::Loaded);
+    fleet.pass(10 * MS);
+    let answers = fleet.ask_all();
+    assert!(answers.iter().all(|answer| answer.as_ref().unwrap().value == 2), "{answers:?}");
+    assert_eq!((fleet.nodes[0].stats().fenced, fleet.loads()), (1, 2));
+}
+
+#[test]
+fn a_node_does_not_get_back_from_the_tier_what_it_has_just_invalidated() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    fleet.ask_all();
+    fleet.faults.latency(100 * MS);
+    fleet.nodes[0].invalidate("key");
+    check(&fleet.ask(0), 2, Source::Loaded);
+    fleet.pass(SEC);
+    check(&fleet.ask(0), 2, Source::Memory);
+}
+
+#[test]
+fn a_load_that_fails_is_tried_by_one_other_node_at_a_time_and_by_three_in_all() {
+    for (failing, values, loads) in [(1, 19, 2), (2, 18, 3), (9, 0, 3)] {
+        let mut fleet = Fleet::new(20, &Policy::strict(SEC));
+        let ask = |node: &Node| {
+            let load = fleet.load(80 * MS);
+            let get = node.get("key", || async move {
+                let number = load.await?;
+                if number <= failing { Err("down".to_owned()) } else { Ok(number) }
+            });
+            fleet.env.spawn(get)
+        };
+        let gets: Vec<Task<Answer>> = fleet.nodes.iter().map(ask).collect();
+        let answers: Vec<Answer> = gets.into_iter().map(|get| fleet.sim.run(get).unwrap()).collect();
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), values, "{failing} fail");
+        assert_eq!(fleet.loads(), loads, "{failing} fail");
+        let elsewhere = answers.iter().filter(|answer| matches!(answer, Err(GetError::Elsewhere(_)))).count();
+        assert_eq!(elsewhere, if values == 0 { 17 } else { 0 });
+    }
+}
+
+#[test]
+fn a_load_that_panics_passes_its_lease_on() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC));
+    let env = fleet.env.clone();
+    let panics = fleet.nodes[0].get("key", || async move {
+        env.sleep(80 * MS).await;
+        panic!("as it does");
+    });
+    let panics = fleet.env.spawn(async move { matches!(panics.await, Err(GetError::Panicked(_))) });
+    fleet.pass(10 * MS);
+    check(&fleet.ask(1), 1, Source::Loaded);
+    assert!(fleet.env.now().as_nanos() < 200_000_000, "without waiting for the lease to expire");
+    drop(panics);
+}
+
+#[test]
+fn the_lease_of_a_node_that_died_is_taken_by_one_other() {
+    let mut fleet = Fleet::new(10, &Policy::strict(SEC));
+    let network = fleet.join(Policy::strict(SEC));
+    drop(fleet.nodes[10].get("key", pending));
+    fleet.pass(50 * MS);
+    network.silent();
+    let doomed = fleet.nodes.pop();
+    let answers = fleet.ask_all();
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(fleet.loads(), 1);
+    assert!(fleet.env.now().as_nanos() < 4_000_000_000, "{:?}", fleet.env.now());
+    drop(doomed);
+}
+
+#[test]
+fn a_load_that_takes_longer_than_the_lease_keeps_it() {
+    let mut fleet = Fleet::new(10, &Policy::strict(100 * SEC));
+    let slow = fleet.nodes[0].get("key", || fleet.load(8 * SEC));
+    fleet.pass(50 * MS);
+    let answers = fleet.ask_all();
+    assert!(answers.iter().all(|answer| answer.as_ref().unwrap().value == 1));
+    assert_eq!(fleet.loads(), 1);
+    drop(slow);
+}
+
+#[test]
+fn who_has_waited_long_enough_loads_anyway() {
+    let mut fleet = Fleet::with(10, &Link::default().wait(5 * SEC), |builder| builder.policy(Policy::strict(SEC)));
+    drop(fleet.nodes[0].get("key", pending));
+    fleet.pass(50 * MS);
+    check(&fleet.ask(1), 1, Source::Loaded);
+    let took = fleet.env.now().as_nanos();
+    assert!((5_000_000_000..5_200_000_000).contains(&took), "{took}");
+    assert_eq!(fleet.nodes[1].tier_stats().unwrap().alone, 1);
+}
+
+#[test]
+fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
+    for silent in [false, true] {
+        let link = Link::default();
+        let mut fleet = Fleet::with(10, &link, |builder| {
+            let limit = Bulkhead::new(&builder.env, 1);
+            builder.policy(Policy::strict(SEC)).load_limit(limit)
+        });
+        fleet.ask_all();
+        if silent {
+            fleet.faults.silent();
+        } else {
+            fleet.faults.down();
+        }
+        let mut longest = Duration::ZERO;
+        for _ in 0..30 {
+            fleet.pass(SEC);
+            let from = fleet.env.now();
+            let answers = fleet.ask_all();
+            assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|got| got.source == Source::Loaded)));
+            longest = longest.max(fleet.env.now() - from);
+        }
+        assert_eq!(fleet.loads(), 1 + 30 * 10, "each for itself, once an expiry");
+        assert!(longest <= 332 * MS, "a timeout and a load: {longest:?}");
+        let stats = fleet.nodes[0].tier_stats().unwrap();
+        assert!(stats.refused >= 15, "and mostly nobody waits for the timeout: {stats:?}");
+    }
+}
+
+#[test]
+fn a_node_that_has_a_lease_fills_though_the_breaker_has_opened_since() {
+    let breaker = crate::Breaker::new(&Sim::new(1).env());
+    let link = Link::default().breaker(breaker.clone());
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(100 * SEC)));
+    let get = fleet.nodes[0].get("key", || fleet.load(80 * MS));
+    fleet.pass(10 * MS);
+    breaker.hold_open();
+    check(&fleet.sim.run(get), 1, Source::Loaded);
+    fleet.pass(10 * MS);
+    breaker.release();
+    check(&fleet.ask(1), 1, Source::Tier);
+    assert!(fleet.env.now().as_nanos() < 200_000_000, "without waiting for the lease to expire");
+}
+
+#[test]
+fn what_was_changed_while_the_tier_was_away_is_told_when_it_is_back() {
+    let mut fleet = Fleet::new(3, &Policy::strict(1_000 * SEC));
+    fleet.ask_all();
+    fleet.faults.down();
+    fleet.nodes[0].set("key".to_owned(), 77);
+    fleet.pass(20 * SEC);
+    check(&fleet.ask(0), 77, Source::Memory);
+    check(&fleet.ask(1), 1, Source::Memory);
+    fleet.faults.up();
+    fleet.pass(60 * SEC);
+    // What was set may not be the newest any more, and what was there before is not.
+    let answers = fleet.ask_all();
+    assert!(answers[1..].iter().all(|answer| [2, 3].contains(&answer.as_ref().unwrap().value)), "{answers:?}");
+}
+
+#[test]
+fn after_news_were_missed_entries_are_looked_up_again_each_at_its_own_moment() {
+    let policy = Policy::strict(1_000 * SEC).grace(SEC);
+    let mut fleet = Fleet::new(1, &policy);
+    let network = fleet.join(policy);
+    let keys: Vec<String> = (0..1_000).map(|number| format!("key/{number}")).collect();
+    let ask_all = |fleet: &mut Fleet, node: usize| -> Vec<Got<u32>> {
+        let get = |key: &String| fleet.env.spawn(fleet.nodes[node].get(key.as_str(), || fleet.load(80 * MS)));
+        let gets: Vec<Task<Answer>> = keys.iter().map(get).collect();
+        gets.into_iter().map(|get| fleet.sim.run(get).unwrap().unwrap()).collect()
+    };
+    ask_all(&mut fleet, 0);
+    ask_all(&mut fleet, 1);
+    assert_eq!(fleet.loads(), 1_000);
+    network.down();
+    fleet.nodes[0].set("key/7".to_owned(), 77_777);
+    fleet.pass(SEC);
+    network.up();
+    fleet.pass(10 * MS);
+    let mut before = fleet.nodes[1].tier_stats().unwrap().lookups;
+    let mut lookups = Vec::new();
+    for _ in 0..22 {
+        ask_all(&mut fleet, 1);
+        fleet.pass(500 * MS);
+        let now = fleet.nodes[1].tier_stats().unwrap().lookups;
+        lookups.push(now - before);
+        before = now;
+    }
+    assert_eq!((lookups.iter().sum::<u64>(), fleet.loads()), (1_000, 1_000), "each once, and nothing is loaded again");
+    assert!(lookups.iter().all(|lookups| *lookups <= 90), "over ten seconds: {lookups:?}");
+    assert_eq!(ask_all(&mut fleet, 1)[7].value, 77_777);
+}
+
+#[test]
+fn a_cold_node_serves_what_the_tier_keeps_while_it_loads_and_if_that_fails() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC).grace(SEC).on_error(100 * SEC));
+    check(&fleet.ask(0), 1, Source::Loaded);
+    fleet.pass(1_100 * MS);
+    let from = fleet.env.now();
+    check(&fleet.ask(1), 1, Source::Stale);
+    assert!(fleet.env.now() - from < 5 * MS, "as soon as the tier has answered");
+    fleet.pass(100 * MS);
+    check(&fleet.ask(1), 2, Source::Memory);
+    let policy = Policy::strict(SEC).on_error(100 * SEC);
+    let mut fleet = Fleet::new(2, &policy);
+    check(&fleet.ask(0), 1, Source::Loaded);
+    fleet.pass(5 * SEC);
+    let fails = fleet.nodes[1].get("key", || async { Err("down".to_owned()) });
+    check(&fleet.sim.run(fails), 1, Source::StaleOnError);
+    check(&fleet.ask(1), 1, Source::StaleOnError);
+}
+
+#[test]
+fn that_there_is_no_such_thing_is_known_to_the_fleet_and_what_is_not_to_be_kept_is_not() {
+    let mut fleet = Fleet::new(5, &Policy::strict(SEC));
+    let ask_all = |fleet: &mut Fleet, found: fn(u32) -> Load<u32>| -> Vec<Answer> {
+        let ask = |node: &Node| {
+            let load = fleet.load(80 * MS);
+            fleet.env.spawn(node.get_with("key", |_| async move { load.await.map(found) }))
+        };
+        let gets: Vec<Task<Answer>> = fleet.nodes.iter().map(ask).collect();
+        gets.into_iter().map(|get| fleet.sim.run(get).unwrap()).collect()
+    };
+    let absent = ask_all(&mut fleet, |_| Load::Absent(None));
+    assert!(absent.iter().all(|answer| matches!(answer, Err(GetError::Absent))));
+    assert_eq!(fleet.loads(), 1);
+    fleet.pass(2 * SEC);
+    let uncached = ask_all(&mut fleet, Load::Uncached);
+    assert!(uncached.iter().all(|answer| answer.as_ref().unwrap().value == 2), "{uncached:?}");
+    assert!(fleet.tier.is_empty() && fleet.nodes.iter().all(|node| node.peek("key").is_none()));
+    assert_eq!(fleet.loads(), 2);
+}
+
+#[test]
+fn memory_asks_the_tier_after_its_own_time() {
+    let link = Link::default().memory(SEC);
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(100 * SEC)));
+    check(&fleet.ask(0), 1, Source::Loaded);
+    fleet.pass(1_100 * MS);
+    check(&fleet.ask(0), 1, Source::Tier);
+    check(&fleet.ask(0), 1, Source::Memory);
+    assert_eq!(fleet.loads(), 1);
+}
+
+#[test]
+fn a_cache_that_is_gone_does_not_listen() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC));
+    fleet.ask_all();
+    drop(fleet.nodes.pop());
+    fleet.pass(SEC);
+    fleet.nodes[0].invalidate("key");
+    fleet.pass(SEC);
+    check(&fleet.ask(0), 2, Source::Loaded);
+}
