@@ -1,6 +1,13 @@
 //! A load that asks the second tier first, and gives it what it has loaded.
 
-use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, poll_fn},
+    hash::Hash,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use super::{
     Inner,
@@ -270,6 +277,20 @@ impl<K, V, E> Inner<K, V, E> {
             tags: keep.tags.clone(),
         }
     }
+}
+
+/// Goes on as a task. A flight that lands before its load is over must not end while it is polled in place: it would be gone
+/// before its first caller is aboard.
+pub(super) async fn as_a_task() {
+    let mut polled = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn before(tick: Tick, by: Duration) -> Tick {

@@ -463,6 +463,15 @@ fn memory_asks_the_tier_after_its_own_time() {
 }
 
 #[test]
+fn a_tier_and_a_load_that_answer_at_once_answer() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC));
+    fleet.faults.latency(Duration::ZERO);
+    let get = fleet.nodes[0].get("key", || async { Ok(7) });
+    check(&fleet.sim.run(get), 7, Source::Loaded);
+    check(&fleet.ask(1), 7, Source::Tier);
+}
+
+#[test]
 fn a_cache_that_is_gone_does_not_listen() {
     let mut fleet = Fleet::new(2, &Policy::strict(SEC));
     fleet.ask_all();
