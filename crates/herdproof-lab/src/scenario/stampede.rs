@@ -5,7 +5,7 @@
 //! does the cache; what differs is the day on which the origin fails. Then whoever waited for the mutex finds nothing and
 //! loads in turn, one after another, and the last of them waits for all. The cache has asked once, and everybody knows.
 //!
-//! One load for the whole fleet takes a second tier with a lease. There is none yet, so there is no arm for it.
+//! One load for the whole fleet takes a second tier with a lease: that is `fleet-stampede`.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn run(settings: Settings) -> Report {
             Parameter::new("callers", CALLERS),
             Parameter::new("nodes", NODES),
             Parameter::new("origin", LAW),
-            Parameter::new("second tier", "none yet"),
+            Parameter::new("second tier", "none; see fleet-stampede"),
         ],
         arms: arms.collect(),
         span: nodes[0].quantile(100),

@@ -253,7 +253,8 @@ mod tests {
     fn dropped_it_begins_nothing_more_and_what_was_begun_still_fills() {
         let mut sim = Sim::new(1);
         let (env, origin) = (sim.env(), Origin::default());
-        let cache: Cache<u32, u32, String> = Cache::builder(&env).build();
+        let cache: Cache<u32, u32, String> =
+            Cache::builder(&env).policy(Policy::default().failed(Duration::ZERO)).build();
         let priming = {
             let (env, origin, cache) = (env.clone(), origin.clone(), cache.clone());
             env.clone().spawn(async move { cache.prime(10..100, 2, |key| origin.load(&env, key)).await })

@@ -172,7 +172,7 @@ fn what_is_missing_and_what_is_stale_share_one_load() {
 
 #[test]
 fn a_load_that_fails_fails_all_its_keys_and_no_others() {
-    let mut scene = Scene::new(Policy::strict(60 * SEC));
+    let mut scene = Scene::new(Policy::strict(60 * SEC).failed(Duration::ZERO));
     scene.cache.set("a".into(), 7);
     let failing = scene.cache.get_many(&names("abc"), |_| async { Err::<Vec<(String, u32)>, _>("down".to_string()) });
     let batch = scene.sim.run(failing);
