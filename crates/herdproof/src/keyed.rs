@@ -130,9 +130,10 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
 
     #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, S>> {
-        // The table inside a shard uses the low bits and the top seven; these are the others.
-        let middle = (hash >> 24) & u64::from(u32::MAX);
-        let index = usize::try_from((middle * self.shards.len() as u64) >> 32).unwrap_or(0);
+        // The table inside a shard uses the low bits and the top seven. Of the others alone, some seeds make shards of which
+        // one is a quarter fuller than the rest, so all take part.
+        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let index = usize::try_from((mixed * self.shards.len() as u64) >> 32).unwrap_or(0);
         self.shards[index].0.lock()
     }
 }
