@@ -690,8 +690,9 @@ where
         if now >= life.look_at {
             return None;
         }
+        let way = if life.look_at > life.fresh_until { Way::OnError } else { Way::Memory };
         Some(match entry.into_content() {
-            Content::Value(value, _) => Loaded::Value { value, born: life.born(), way: Way::Loaded },
+            Content::Value(value, _) => Loaded::Value { value, born: life.born(), way },
             Content::Absent => Loaded::Absent,
             Content::Failed(error) => Loaded::Failed(error),
         })

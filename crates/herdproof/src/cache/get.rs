@@ -194,6 +194,7 @@ fn resolve<V, E>(
                 // What was loaded for this caller was loaded just now.
                 Way::Loaded if led => return Ok(Got::new(value, Source::Loaded, born, born)),
                 Way::Loaded => Source::Joined,
+                Way::Memory => Source::Memory,
                 Way::Tier => Source::Tier,
                 Way::Stale => Source::Stale,
                 Way::OnError => Source::StaleOnError,

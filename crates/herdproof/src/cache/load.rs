@@ -81,6 +81,8 @@ impl<T: Clone, E> Clone for Ran<T, E> {
 pub(super) enum Way {
     /// It was loaded.
     Loaded,
+    /// Somebody else had loaded it just before.
+    Memory,
     /// It was in the second tier.
     Tier,
     /// It was there, past its time and within its grace.

@@ -638,3 +638,21 @@ fn times_survive_being_kept_in_little_room() {
     let early = life.put_off(now + 57 * SEC, SEC, Duration::ZERO);
     assert_eq!(kept(early).fresh_until, now + 60 * SEC);
 }
+
+/// Whoever leads a flight and finds that somebody was quicker says what is there, not that it was loaded just now.
+#[test]
+fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
+    let scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC));
+    let now = Tick::ZERO + 10 * SEC;
+    let way = |life| {
+        scene.cache.0.put("key".into(), Entry::new(life, Content::Value(7, None)));
+        match scene.cache.0.fresh(&"key".into(), now) {
+            Some(Loaded::Value { way, .. }) => way,
+            _ => panic!("it is there"),
+        }
+    };
+    let fresh = Life::begin(now, SEC, Duration::ZERO, MS, 0.0);
+    let old = Life::begin(Tick::ZERO, SEC, Duration::ZERO, MS, 0.0);
+    assert_eq!(way(fresh), Way::Memory);
+    assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
+}
