@@ -79,6 +79,7 @@ use admission::Admission;
 pub use batch::{Batch, GetMany};
 use engine::{Engine, Size, Weigh};
 use entry::{Content, Entry, Life, Phase};
+use get::Apart;
 pub use get::Get;
 pub use hint::Hint;
 pub use hot::HotKey;
@@ -120,7 +121,7 @@ pub struct CacheBuilder<K, V> {
     weigh: Option<Weigh<K, V>>,
     policy: Policy,
     policies: Option<Policies<K>>,
-    limit: Option<Box<dyn Admission>>,
+    limit: Option<Arc<dyn Admission>>,
     tier: Option<Tiered<K, V>>,
     max_followers: u32,
     sweep: Duration,
@@ -160,7 +161,7 @@ struct Inner<K, V, E> {
     engine: Engine<K, V, E>,
     group: Group<K, Loaded<V, E>, Infallible>,
     tags: Tags,
-    limit: Option<Box<dyn Admission>>,
+    limit: Option<Arc<dyn Admission>>,
     second: Option<Arc<Second<K, V>>>,
     /// Written once, when the cache is built.
     attached: OnceLock<Attached<K, V>>,
@@ -215,7 +216,7 @@ where
         G: Gate + 'static,
         G::Permit: 'static,
     {
-        self.limit = Some(Box::new(gate));
+        self.limit = Some(Arc::new(gate));
         self
     }
 
@@ -336,17 +337,17 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let now = self.0.env.coarse();
-        match self.0.engine.get(key) {
-            Some(Entry::Value { look_at, left, fresh, value, .. }) if now < look_at => {
-                let source = if left.is_behind() {
-                    self.0.serve_put_off(key, now - fresh.before(left.from(look_at)))
-                } else {
-                    self.0.serve_fresh(key)
-                };
-                Get::hit(Got { value, source, asked: now, look_at, left, fresh })
+        let found = match self.0.engine.get(&engine::Sought::<Q, L>::new(key)) {
+            Some(Entry::Value { look_at, left, fresh, grace, load, value }) => {
+                if now < look_at && !left.is_behind() {
+                    self.0.serve_fresh(key);
+                    return Get::hit(Got::fresh(value, look_at, left, fresh, now));
+                }
+                Some(Entry::Value { look_at, left, fresh, grace, load, value })
             }
-            found => Get::apart(self.look(key, found, load)),
-        }
+            other => other,
+        };
+        Get::of_apart(self.look(key, found, load))
     }
 
     /// The value of a key, if it can be served at once, fresh or stale. Never loads.
@@ -444,7 +445,7 @@ where
 
     /// Whatever is not a plain fresh value.
     #[inline(never)]
-    fn look<Q, F, L>(&self, key: &Q, found: Option<Entry<V, E>>, load: L) -> Get<V, E>
+    fn look<Q, F, L>(&self, key: &Q, found: Option<Entry<V, E>>, load: L) -> Apart<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -452,14 +453,15 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let now = self.0.env.now();
-        match self.0.see(key, found, now) {
+        let get = match self.0.see(key, found, now) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, entry } => {
                 self.refresh(key, policy, entry, now, load);
                 Get::hit(got)
             }
             Sight::Missing(kept) => self.fetch(key, now, kept, Purpose::Miss, load),
-        }
+        };
+        get.into_apart()
     }
 
     /// Loads what can still be served, unless somebody does.
@@ -624,7 +626,8 @@ where
 
     #[inline]
     fn serve_fresh<Q: Hash + ?Sized>(&self, key: &Q) -> Source {
-        if hot::is_sample(self.tally.hit()) {
+        let number = self.tally.hit();
+        if self.hot.is_some() && hot::is_sample(number) {
             self.sample(key);
         }
         self.env.tell(&Event::CacheHit);
@@ -639,7 +642,8 @@ where
 
     #[inline]
     fn serve_stale<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) {
-        if hot::is_sample(self.tally.stale()) {
+        let number = self.tally.stale();
+        if self.hot.is_some() && hot::is_sample(number) {
             self.sample(key);
         }
         self.env.tell(&Event::CacheStale { age });

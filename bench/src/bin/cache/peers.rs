@@ -5,7 +5,7 @@ use std::{convert::Infallible, num::NonZeroUsize, sync::Mutex, time::Duration};
 use futures_util::FutureExt as _;
 use herdproof::{
     Cache, Env,
-    cache::{Policy, Source},
+    cache::{Got, Policy, Source},
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -49,11 +49,13 @@ impl Peer for Herdproof {
 
 impl Loading for Herdproof {
     async fn get_or_load(&self, key: u64) -> u64 {
-        match self.0.get(&key, || async move { Ok(key) }).await {
-            Ok(got) if got.source != Source::Stale => got.value,
-            _ => unreachable!("nothing is stale or fails"),
-        }
+        fresh(self.0.get(&key, || async move { Ok(key) }).await.expect("nothing fails"))
     }
+}
+
+fn fresh(got: Got<u64>) -> u64 {
+    assert!(got.source != Source::Stale, "nothing is stale");
+    got.value
 }
 
 /// The same, by a thread that waits instead of a task.
@@ -77,7 +79,7 @@ impl Peer for HerdproofWaiting {
 
 impl Loading for HerdproofWaiting {
     async fn get_or_load(&self, key: u64) -> u64 {
-        self.0.0.get(&key, || async move { Ok(key) }).wait().expect("nothing fails").value
+        fresh(self.0.0.get(&key, || async move { Ok(key) }).wait().expect("nothing fails"))
     }
 }
 

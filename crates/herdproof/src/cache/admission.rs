@@ -3,27 +3,28 @@
 //! One load per key does nothing against a hundred thousand different keys that expire together. A gate's `enter` cannot be
 //! called through a pointer, so this is the same with boxes; a load costs more than those.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use crate::gate::{Ask, Gate, Permit, Refusal, Span, Verdict};
 
-type Entering<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admitted>, Refusal>> + Send + 'a>>;
+/// On the way in.
+pub(super) type Entering = Pin<Box<dyn Future<Output = Result<Box<dyn Admitted>, Refusal>> + Send>>;
 
 pub(super) trait Admission: Send + Sync {
-    fn enter(&self, ask: Ask) -> Entering<'_>;
+    fn enter(self: Arc<Self>, ask: Ask) -> Entering;
 }
 
 pub(super) trait Admitted: Send {
     fn settle(self: Box<Self>, verdict: &Verdict, span: Span);
 }
 
-impl<G: Gate> Admission for G
+impl<G: Gate + 'static> Admission for G
 where
     G::Permit: 'static,
 {
-    fn enter(&self, mut ask: Ask) -> Entering<'_> {
+    fn enter(self: Arc<Self>, mut ask: Ask) -> Entering {
         Box::pin(async move {
-            let permit = Gate::enter(self, &mut ask).await?;
+            let permit = Gate::enter(&*self, &mut ask).await?;
             Ok(Box::new(permit) as Box<dyn Admitted>)
         })
     }

@@ -3,7 +3,14 @@
 //! Expiry is not its business, because an entry past its time may still be wanted. It is `quick_cache`; nothing outside of
 //! this file knows.
 
-use std::{fmt, hash::Hash, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{Hash, Hasher},
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
 
 use quick_cache::{
     Equivalent, Lifecycle, OptionsBuilder, Weighter,
@@ -53,6 +60,34 @@ struct Leaving;
 struct Gone<K, V, E> {
     first: Option<(K, Entry<V, E>)>,
     others: Vec<(K, Entry<V, E>)>,
+}
+
+/// A key to look for on behalf of `L`, which is nothing but a name: the look-up is compiled once for each, so that it becomes
+/// part of its only caller instead of being called by all.
+pub(super) struct Sought<'a, Q: ?Sized, L> {
+    key: &'a Q,
+    by: PhantomData<fn(L)>,
+}
+
+impl<'a, Q: ?Sized, L> Sought<'a, Q, L> {
+    #[inline]
+    pub(super) fn new(key: &'a Q) -> Sought<'a, Q, L> {
+        Sought { key, by: PhantomData }
+    }
+}
+
+impl<Q: Hash + ?Sized, L> Hash for Sought<'_, Q, L> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
+}
+
+impl<K: Borrow<Q>, Q: Eq + ?Sized, L> Equivalent<K> for Sought<'_, Q, L> {
+    #[inline]
+    fn equivalent(&self, key: &K) -> bool {
+        self.key == key.borrow()
+    }
 }
 
 impl<K, V, E> Engine<K, V, E>

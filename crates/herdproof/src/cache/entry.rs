@@ -13,6 +13,7 @@ use crate::env::{Tick, nanos};
 const EARLIEST: f64 = 10.0;
 /// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
 const SHORTEST_LOAD: Duration = Duration::from_millis(1);
+const NANOS_PER_MILLI: u64 = 1_000_000;
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
@@ -77,9 +78,10 @@ impl Away {
     const BEHIND: u16 = 1 << 15;
     pub(super) const NONE: Away = Away(0);
 
-    /// The longest of these that is not longer.
-    fn at_most(time: Duration) -> Away {
-        let millis = nanos(time) / 1_000_000;
+    /// The longest of these that is not longer than so many nanoseconds.
+    #[inline]
+    fn at_most(nanos: u64) -> Away {
+        let millis = nanos / NANOS_PER_MILLI;
         let exponent = (u64::BITS - millis.leading_zeros()).saturating_sub(Self::BITS);
         if exponent > 31 {
             Away(!Self::BEHIND)
@@ -88,11 +90,12 @@ impl Away {
         }
     }
 
-    /// The shortest of these that is not shorter.
-    fn at_least(time: Duration) -> Away {
-        let near = Away::at_most(time);
+    /// The shortest of these that is not shorter than so many nanoseconds.
+    #[inline]
+    fn at_least(nanos: u64) -> Away {
+        let near = Away::at_most(nanos);
         // The next one: should the ten bits run over, the exponent goes up by one, which is right.
-        if near.time() < time && near.0 < !Self::BEHIND { Away(near.0 + 1) } else { near }
+        if near.nanos() < nanos && near.0 < !Self::BEHIND { Away(near.0 + 1) } else { near }
     }
 
     fn behind(self) -> Away {
@@ -106,19 +109,30 @@ impl Away {
 
     /// How far, whichever way.
     pub(super) fn time(self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+
+    #[inline]
+    pub(super) fn nanos(self) -> u64 {
         let bits = self.0 & !Self::BEHIND;
         let mantissa = u64::from(bits) & ((1 << Self::BITS) - 1);
-        Duration::from_millis(mantissa << (bits >> Self::BITS))
+        (mantissa << (bits >> Self::BITS)) * NANOS_PER_MILLI
     }
 
     /// This far from a point in time.
     pub(super) fn from(self, tick: Tick) -> Tick {
-        if self.is_behind() { back(tick, self.time()) } else { tick + self.time() }
+        if self.is_behind() { self.before(tick) } else { self.after(tick) }
+    }
+
+    /// This far after a point in time.
+    fn after(self, tick: Tick) -> Tick {
+        Tick::from_nanos(tick.as_nanos().saturating_add(self.nanos()))
     }
 
     /// This far before a point in time.
-    pub(super) fn before(self, tick: Tick) -> Tick {
-        back(tick, self.time())
+    #[inline]
+    fn before(self, tick: Tick) -> Tick {
+        Tick::from_nanos(tick.as_nanos().saturating_sub(self.nanos()))
     }
 }
 
@@ -151,7 +165,7 @@ impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
         let fresh_until = now + fresh;
-        let lead = scaled(load.max(SHORTEST_LOAD), beta * EARLIEST).min(fresh / 2);
+        let lead = scaled_nanos(nanos(load.max(SHORTEST_LOAD)), beta * EARLIEST).min(nanos(fresh) / 2);
         // As it will be kept, so that the end is exact.
         let lead = if beta > 0.0 { Away::at_most(lead) } else { Away::NONE };
         Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
@@ -187,10 +201,11 @@ impl Life {
         // In steps as it will be kept, so that its end stays where it is. Long after its time those are longer than the pause.
         let (end, look_at) = (self.end(keep), now + pause);
         self.look_at = if look_at <= self.fresh_until {
-            Away::at_most(self.fresh_until - look_at).before(self.fresh_until)
+            Away::at_most(between(look_at, self.fresh_until)).before(self.fresh_until)
         } else {
-            let put_off = self.fresh_until + Away::at_least(look_at - self.fresh_until).time();
-            if put_off <= end { put_off } else { self.fresh_until + Away::at_most(end - self.fresh_until).time() }
+            let put_off = Away::at_least(between(self.fresh_until, look_at)).after(self.fresh_until);
+            let at_end = Away::at_most(between(self.fresh_until, end)).after(self.fresh_until);
+            if put_off <= end { put_off } else { at_end }
         };
         self
     }
@@ -221,11 +236,12 @@ impl<V: Clone, E> Entry<V, E> {
     pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
         let Life { look_at, fresh_until, .. } = life;
         let left = if look_at <= fresh_until {
-            Away::at_most(fresh_until - look_at)
+            Away::at_most(between(look_at, fresh_until))
         } else {
-            Away::at_most(look_at - fresh_until).behind()
+            Away::at_most(between(fresh_until, look_at)).behind()
         };
-        let (fresh, grace, load) = (Away::at_least(life.fresh), Away::at_least(life.grace), LoadTime::new(life.load));
+        let (fresh, grace) = (Away::at_least(nanos(life.fresh)), Away::at_least(nanos(life.grace)));
+        let load = LoadTime::new(life.load);
         let other = match content {
             Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
             Content::Value(value, Some(tags)) => Other::Tagged { value, tags, born: life.born() },
@@ -299,9 +315,18 @@ impl<V: Clone, E> Clone for Entry<V, E> {
 }
 
 /// So many times as long, to the microsecond or so; for ever, if that is too long to count.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
 pub(super) fn scaled(time: Duration, by: f64) -> Duration {
-    Duration::from_nanos((nanos(time) as f64 * by) as u64)
+    Duration::from_nanos(scaled_nanos(nanos(time), by))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
+fn scaled_nanos(nanos: u64, by: f64) -> u64 {
+    (nanos as f64 * by) as u64
+}
+
+/// Nanoseconds from one point in time to a later one.
+fn between(earlier: Tick, later: Tick) -> u64 {
+    later.as_nanos().saturating_sub(earlier.as_nanos())
 }
 
 fn back(tick: Tick, by: Duration) -> Tick {

@@ -31,11 +31,21 @@ enum State<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     Hit(Option<Got<V>>),
     /// Empty once polled.
     Failed(Option<GetError<E>>),
-    /// Apart, so that a hit is small.
+    /// On the heap, so that a hit is small.
     Waiting(Box<Waiting<V, E>>),
 }
 
-struct Waiting<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
+/// What comes of anything but a plain hit. It is laid out unlike a [`Get`] and unlike an answer, on purpose: whoever calls for
+/// one of these has to build the other from it, so a hit beside it can stay in registers. Were they the same, the call would
+/// write to where the hit belongs, and every hit would be written there too and read again.
+#[repr(u8)]
+pub(super) enum Apart<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
+    Hit(Got<V>),
+    Failed(GetError<E>),
+    Waiting(Box<Waiting<V, E>>),
+}
+
+pub(super) struct Waiting<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     env: Env,
     flight: Flight<Loaded<V, E>, Infallible>,
     /// What is served if the load fails, or is slow.
@@ -53,18 +63,26 @@ where
         Get(State::Hit(Some(got)))
     }
 
-    /// The same, built anew: else a hit would be written to where the other is returned, and moved from there.
-    #[inline]
-    pub(super) fn apart(get: Get<V, E>) -> Get<V, E> {
-        Get(match get.0 {
-            State::Hit(got) => State::Hit(got),
-            State::Failed(error) => State::Failed(error),
-            State::Waiting(waiting) => State::Waiting(waiting),
-        })
-    }
-
     pub(super) fn failed(error: GetError<E>) -> Get<V, E> {
         Get(State::Failed(Some(error)))
+    }
+
+    pub(super) fn into_apart(self) -> Apart<V, E> {
+        match self.0 {
+            State::Hit(Some(got)) => Apart::Hit(got),
+            State::Failed(Some(error)) => Apart::Failed(error),
+            State::Waiting(waiting) => Apart::Waiting(waiting),
+            State::Hit(None) | State::Failed(None) => over(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn of_apart(apart: Apart<V, E>) -> Get<V, E> {
+        Get(match apart {
+            Apart::Hit(got) => State::Hit(Some(got)),
+            Apart::Failed(error) => State::Failed(Some(error)),
+            Apart::Waiting(waiting) => State::Waiting(waiting),
+        })
     }
 
     /// Waits for a flight; with something to serve instead, until then at most.
@@ -102,19 +120,54 @@ where
     pub fn wait(self) -> Result<Got<V>, GetError<E>> {
         match self.0 {
             State::Hit(Some(got)) => Ok(got),
-            _ => wait(self),
+            State::Failed(Some(error)) => Err(error),
+            State::Waiting(waiting) => wait_apart(waiting).into_answer(),
+            State::Hit(None) | State::Failed(None) => over(),
         }
     }
+}
 
-    /// Whatever is not a hit.
-    #[inline(never)]
-    fn poll_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
-        match &mut self.0 {
-            State::Hit(_) => unreachable!("a future is not polled after it was ready"),
-            State::Failed(error) => Poll::Ready(Err(error.take().expect("a future is not polled after it was ready"))),
-            State::Waiting(waiting) => waiting.poll(cx),
+impl<V, E> Apart<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    #[inline(always)]
+    fn into_answer(self) -> Result<Got<V>, GetError<E>> {
+        match self {
+            Apart::Hit(got) => Ok(got),
+            Apart::Failed(error) => Err(error),
+            Apart::Waiting(_) => over(),
         }
     }
+}
+
+impl<V, E> From<Result<Got<V>, GetError<E>>> for Apart<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn from(answer: Result<Got<V>, GetError<E>>) -> Apart<V, E> {
+        match answer {
+            Ok(got) => Apart::Hit(got),
+            Err(error) => Apart::Failed(error),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn over() -> ! {
+    panic!("a future is not polled after it was ready")
+}
+
+#[inline(never)]
+fn wait_apart<V, E>(waiting: Box<Waiting<V, E>>) -> Apart<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    wait(Get(State::Waiting(waiting))).into()
 }
 
 /// Waits for an answer with the whole thread.
@@ -150,13 +203,14 @@ where
     /// When polled again after it was ready.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let get = self.get_mut();
-        if let State::Hit(got) = &mut get.0
-            && let Some(got) = got.take()
-        {
-            return Poll::Ready(Ok(got));
+        match &mut self.get_mut().0 {
+            State::Hit(got) => Poll::Ready(Ok(got.take().unwrap_or_else(|| over()))),
+            State::Failed(error) => Poll::Ready(Err(error.take().unwrap_or_else(|| over()))),
+            State::Waiting(waiting) => match waiting.poll(cx) {
+                Poll::Ready(answer) => Poll::Ready(answer.into_answer()),
+                Poll::Pending => Poll::Pending,
+            },
         }
-        get.poll_on(cx)
     }
 }
 
@@ -168,17 +222,18 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
+    #[inline(never)]
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Apart<V, E>> {
         // A panic too: what is kept for errors is served then.
         if let Poll::Ready((landed, _)) = self.flight.poll_calmly(cx) {
-            return Poll::Ready(resolve(landed, self.fallback.take(), &self.env));
+            return Poll::Ready(resolve(landed, self.fallback.take(), &self.env).into());
         }
         let Some(patience) = &mut self.patience else { return Poll::Pending };
         if Pin::new(patience).poll(cx).is_pending() {
             return Poll::Pending;
         }
         self.patience = None;
-        self.fallback.take().map_or(Poll::Pending, |fallback| Poll::Ready(Ok(fallback)))
+        self.fallback.take().map_or(Poll::Pending, |fallback| Poll::Ready(Apart::Hit(fallback)))
     }
 }
 

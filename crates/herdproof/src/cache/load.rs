@@ -2,11 +2,11 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
+    future::{Future, poll_fn},
     hash::Hash,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use pin_project_lite::pin_project;
 
 use super::{
     Inner,
+    admission::{Admitted, Entering},
     entry::{Content, Entry, Life, Phase, scaled},
     outcome::{Keep, Load, Prior},
     policy::Policy,
@@ -21,12 +22,11 @@ use super::{
     tags::{Mark, Tag},
 };
 use crate::{
-    env::Tick,
+    env::{Sleep, Tick},
     error::Panic,
     event::Event,
     flight::Place,
     gate::{Ask, Priority, Refusal, Span, Verdict},
-    retry::by,
 };
 
 /// What a load has come to, for everybody who waits for it.
@@ -125,12 +125,12 @@ where
     E: Send + Sync + 'static,
 {
     /// Through the gate, to the origin, and into memory.
-    pub(super) async fn run<F>(self, load: F) -> Loaded<V, E>
+    #[inline]
+    pub(super) fn run<F>(self, load: F) -> Run<K, V, E, F>
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        let (ran, span) = self.attempt(load).await;
-        self.end(ran, span)
+        Run { trip: Trip::new(self.purpose, self.asked, self.policy().load_timeout, load), errand: Some(self) }
     }
 
     /// Through the gate and to the origin.
@@ -168,8 +168,11 @@ where
             Load::Uncached(value) => return Loaded::Value { value, born: now, way: Way::Loaded },
             Load::Absent(ttl) => {
                 let ttl = self.cache.jittered(self.policy(), ttl.unwrap_or(self.policy().absent));
-                let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
-                self.fill(life, Content::Absent);
+                // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
+                if ttl > Duration::ZERO || self.prior.is_some() {
+                    let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
+                    self.fill(life, Content::Absent);
+                }
                 return Loaded::Absent;
             }
         };
@@ -232,37 +235,8 @@ impl<K, V, E> Inner<K, V, E> {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let Inner { env, limit, tally, .. } = self;
-        let permit = match limit {
-            None => None,
-            Some(limit) => {
-                let priority = match purpose {
-                    Purpose::Miss => Priority::Normal,
-                    Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
-                };
-                match limit.enter(Ask::at(asked).priority(priority)).await {
-                    Ok(permit) => Some(permit),
-                    Err(refusal) => return (Ran::Refused(refusal), Span { from: asked, to: env.now() }),
-                }
-            }
-        };
-        let from = if permit.is_some() { env.now() } else { asked };
-        count(&tally.loads);
-        let outcome = by(env, Some(from + timeout), spanned(load)).await;
-        let span = Span { from, to: env.now() };
-        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
-        if let Some(permit) = permit {
-            permit.settle(&verdict, span);
-        }
-        if verdict != Verdict::Ok {
-            count(&tally.failures);
-        }
-        let ran = match outcome {
-            Some(Ok(found)) => Ran::Gave(found),
-            Some(Err(error)) => Ran::Failed(Arc::new(error)),
-            None => Ran::TimedOut,
-        };
-        (ran, span)
+        let mut trip = pin!(Trip::new(purpose, asked, timeout, load));
+        poll_fn(|cx| trip.as_mut().poll(self, cx)).await
     }
 
     pub(super) fn jittered(&self, policy: &Policy, time: Duration) -> Duration {
@@ -299,6 +273,124 @@ impl<V: Clone, E> Clone for Loaded<V, E> {
             Loaded::Refused(refusal) => Loaded::Refused(*refusal),
             Loaded::Panicked(panic) => Loaded::Panicked(Arc::clone(panic)),
         }
+    }
+}
+
+pin_project! {
+    /// A trip to the origin, through the gate if there is one. Written out, because it is moved with every miss: layers of
+    /// `async` keep what they are given twice each, and this came to many times the size.
+    pub(super) struct Trip<F> {
+        purpose: Purpose,
+        stage: Stage,
+        // When it began: when it was asked for, if there is no gate.
+        from: Tick,
+        timeout: Duration,
+        // Empty once it has ended.
+        #[pin]
+        load: Option<Spanned<F>>,
+        sleep: Option<Sleep>,
+    }
+}
+
+enum Stage {
+    Before,
+    Entering(Entering),
+    Under(Option<Box<dyn Admitted>>),
+}
+
+impl<F> Trip<F> {
+    #[inline]
+    fn new(purpose: Purpose, asked: Tick, timeout: Duration, load: F) -> Trip<F> {
+        Trip { purpose, stage: Stage::Before, from: asked, timeout, load: Some(spanned(load)), sleep: None }
+    }
+
+    fn poll<K, V, T, E>(self: Pin<&mut Self>, cache: &Inner<K, V, E>, cx: &mut Context<'_>) -> Poll<(Ran<T, E>, Span)>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let Inner { env, limit, tally, .. } = cache;
+        let mut trip = self.project();
+        let permit = loop {
+            match trip.stage {
+                Stage::Under(permit) => break permit,
+                Stage::Before => match limit {
+                    None => {
+                        count(&tally.loads);
+                        *trip.stage = Stage::Under(None);
+                    }
+                    Some(limit) => {
+                        let priority = match trip.purpose {
+                            Purpose::Miss => Priority::Normal,
+                            Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
+                        };
+                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(Ask::at(*trip.from).priority(priority)));
+                    }
+                },
+                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
+                    Ok(permit) => {
+                        *trip.from = env.now();
+                        count(&tally.loads);
+                        *trip.stage = Stage::Under(Some(permit));
+                    }
+                    Err(refusal) => {
+                        return Poll::Ready((Ran::Refused(refusal), Span { from: *trip.from, to: env.now() }));
+                    }
+                },
+            }
+        };
+        let Some(load) = trip.load.as_mut().as_pin_mut() else { unreachable!("it is not polled after its end") };
+        let outcome = match load.poll(cx) {
+            Poll::Ready(outcome) => Some(outcome),
+            // Only now is there anything to wait for.
+            Poll::Pending => {
+                let sleep = trip.sleep.get_or_insert_with(|| env.sleep_until(*trip.from + *trip.timeout));
+                ready!(Pin::new(sleep).poll(cx));
+                None
+            }
+        };
+        trip.load.set(None);
+        let span = Span { from: *trip.from, to: env.now() };
+        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
+        if let Some(permit) = permit.take() {
+            permit.settle(&verdict, span);
+        }
+        if verdict != Verdict::Ok {
+            count(&tally.failures);
+        }
+        let ran = match outcome {
+            Some(Ok(found)) => Ran::Gave(found),
+            Some(Err(error)) => Ran::Failed(Arc::new(error)),
+            None => Ran::TimedOut,
+        };
+        Poll::Ready((ran, span))
+    }
+}
+
+pin_project! {
+    /// An errand on its way, from [`Errand::run`].
+    pub(super) struct Run<K, V, E, F> {
+        // Empty once it has ended.
+        errand: Option<Errand<K, V, E>>,
+        #[pin]
+        trip: Trip<F>,
+    }
+}
+
+impl<K, V, E, F> Future for Run<K, V, E, F>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    F: Future<Output = Result<Load<V>, E>>,
+{
+    type Output = Loaded<V, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loaded<V, E>> {
+        let run = self.project();
+        let Some(errand) = run.errand else { unreachable!("a future is not polled after it was ready") };
+        let (ran, span) = ready!(run.trip.poll(&*errand.cache, cx));
+        let Some(errand) = run.errand.take() else { unreachable!("it was there a line ago") };
+        Poll::Ready(errand.end(ran, span))
     }
 }
 
@@ -358,12 +450,18 @@ impl<K, V, E> Inner<K, V, E> {
 
 /// A load in a span of its own: under that of the caller who began it, though it may end without that caller.
 #[cfg(feature = "tracing")]
-fn spanned<F: Future>(load: F) -> tracing::instrument::Instrumented<F> {
+type Spanned<F> = tracing::instrument::Instrumented<F>;
+
+#[cfg(feature = "tracing")]
+fn spanned<F>(load: F) -> Spanned<F> {
     tracing::Instrument::instrument(load, tracing::info_span!("load"))
 }
 
 #[cfg(not(feature = "tracing"))]
+type Spanned<F> = F;
+
+#[cfg(not(feature = "tracing"))]
 #[inline(always)]
-fn spanned<F: Future>(load: F) -> F {
+fn spanned<F>(load: F) -> Spanned<F> {
     load
 }

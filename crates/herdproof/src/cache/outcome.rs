@@ -81,11 +81,11 @@ pub struct Got<V> {
     pub value: V,
     /// Where it is from, and why.
     pub source: Source,
-    // What its age is reckoned from, when somebody asks for that.
-    pub(super) asked: Tick,
-    pub(super) look_at: Tick,
-    pub(super) left: Away,
-    pub(super) fresh: Away,
+    /// What its age is reckoned from, when somebody asks for that: nanoseconds since the entry was to be looked at, below
+    /// zero if it was not yet.
+    since: i64,
+    left: Away,
+    fresh: Away,
 }
 
 /// Where a value is from.
@@ -108,18 +108,31 @@ pub enum Source {
 
 impl<V> Got<V> {
     pub(super) fn new(value: V, source: Source, born: Tick, asked: Tick) -> Got<V> {
-        Got { value, source, asked, look_at: born, left: Away::NONE, fresh: Away::NONE }
+        Got { value, source, since: since(born, asked), left: Away::NONE, fresh: Away::NONE }
+    }
+
+    /// What was served without a thought, `left` before the end of its freshness of so long in all.
+    #[inline]
+    pub(super) fn fresh(value: V, look_at: Tick, left: Away, fresh: Away, asked: Tick) -> Got<V> {
+        Got { value, source: Source::Memory, since: since(look_at, asked), left, fresh }
     }
 
     /// How long ago it was loaded, to some milliseconds and a thousandth of its time to live.
     pub fn age(&self) -> Duration {
-        self.asked - self.fresh.before(self.left.from(self.look_at))
+        // No time that is kept here is too long for its sign.
+        let age = self.since.saturating_add_unsigned(self.fresh.nanos()).saturating_sub_unsigned(self.left.nanos());
+        Duration::from_nanos(u64::try_from(age).unwrap_or(0))
     }
 
     /// Whether it is past its time.
     pub fn is_stale(&self) -> bool {
         matches!(self.source, Source::Stale | Source::StaleOnError)
     }
+}
+
+#[inline]
+fn since(tick: Tick, asked: Tick) -> i64 {
+    asked.as_nanos().wrapping_sub(tick.as_nanos()).cast_signed()
 }
 
 /// Why there is no value.

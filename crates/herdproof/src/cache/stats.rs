@@ -50,7 +50,7 @@ impl Stats {
 }
 
 pub(super) struct Tally {
-    stripes: Box<[Stripe]>,
+    stripes: Box<[Stripe; STRIPES]>,
     pub(super) misses: AtomicU64,
     pub(super) joins: AtomicU64,
     pub(super) loads: AtomicU64,
@@ -91,7 +91,7 @@ impl Tally {
     pub(super) fn new() -> Tally {
         let [misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept] =
             std::array::from_fn(|_| AtomicU64::new(0));
-        let stripes = (0..STRIPES).map(|_| Stripe::default()).collect();
+        let stripes = Box::new(std::array::from_fn(|_| Stripe::default()));
         Tally { stripes, misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept }
     }
 
