@@ -1,5 +1,6 @@
 //! A reverse proxy that keeps a crowd of identical requests from becoming a crowd at the origin behind it.
 
 mod head;
+mod learn;
 mod log;
 mod sync;
