@@ -1,6 +1,15 @@
-//! A reverse proxy that keeps a crowd of identical requests from becoming a crowd at the origin behind it.
+//! A caching, coalescing reverse proxy: no code changes behind it, and no herd reaches the service.
+//!
+//! Two modules decide, and are functions of headers, times and settings: no clock, no socket, no task.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`key`] | which requests ask for the same thing |
+//! | [`policy`] | who may share an answer, how long it is fresh, and what may be done with it after that |
 
 mod head;
+pub mod key;
 mod learn;
 mod log;
+pub mod policy;
 mod sync;
