@@ -1,12 +1,21 @@
-//! A reverse proxy that keeps a crowd of identical requests from becoming a crowd at the origin behind it.
+//! A caching, coalescing reverse proxy: no code changes behind it, and no herd reaches the service.
+//!
+//! Two modules decide, and are functions of headers, times and settings: no clock, no socket, no task.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`key`] | which requests ask for the same thing |
+//! | [`policy`] | who may share an answer, how long it is fresh, and what may be done with it after that |
 
-mod listener;
-mod metrics;
-mod settings;
+mod head;
+pub mod key;
+mod learn;
+pub mod listener;
+mod log;
+pub mod metrics;
+pub mod policy;
+pub mod settings;
+mod sync;
 
-pub use listener::{CannotListen, Client, Ended, Listener, Server, Stopped, Upload, raise_descriptors};
-pub use metrics::Page;
-pub use settings::{
-    BadSettings, ClientSettings, Cookies, LogFormat, LogSettings, LogTo, NotASize, NotATime, NotAnAddress,
-    OriginSettings, Route, Settings, parse_address, parse_size, parse_time, show_size, show_time,
-};
+pub use listener::{Client, Listener, Server};
+pub use settings::Settings;
