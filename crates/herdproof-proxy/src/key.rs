@@ -268,6 +268,11 @@ impl KeyRef<'_> {
         Key { hash: self.hash, scheme: self.scheme, authority, text: text.into() }
     }
 
+    /// How it is reached.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
     /// Path and query, as they go to the origin.
     pub fn target(&self) -> &str {
         self.target
