@@ -8,14 +8,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use herdproof::Env;
 use herdproof_lab::real::FragileOrigin;
 use herdproof_proxy::{
-    CannotListen, Listener, LogFormat, LogTo, Settings, Stopped, raise_descriptors, show_size, show_time,
+    Listener, Proxy, Settings,
+    listener::{CannotListen, Stopped, raise_descriptors},
+    settings::{LogFormat, LogTo, show_size, show_time},
 };
-use http::{Response, StatusCode};
-use http_body_util::Full;
 
 use crate::{
     Done, Verdict,
@@ -113,10 +112,16 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     } else {
         None
     };
-    let server = listener.serve(&env, |_request, _client| async {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"not implemented yet\n")));
-        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
-        response
+    let proxy = Proxy::new(&env, settings.clone()).map_err(|bad| Failure::Usage {
+        problem: bad.to_string(),
+        hint: "an origin is an address such as http://127.0.0.1:3000".into(),
+    })?;
+    let server = listener.serve(&env, move |request, client| {
+        let proxy = proxy.clone();
+        async move {
+            let request = request.map(|body| client.upload(body));
+            proxy.serve(request, &client).await
+        }
     });
     output.say(format_args!(
         "http://{} -> {}{}, at most {} requests at a time there",

@@ -182,11 +182,7 @@ impl fmt::Display for Fault {
 }
 
 /// Fetches it, and lands the flight of those who wait.
-pub(crate) async fn fill(
-    core: Arc<Core>,
-    job: Job,
-    landing: Landing<Landed, Infallible>,
-) -> Result<(), Infallible> {
+pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
     let asked = core.env.now();
     let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
         Ok(response) => response,
@@ -395,9 +391,7 @@ impl Core {
         // What our own admission refused says nothing about this URL, and comes with a time of its own.
         let rest = match &failure.what {
             Fault::Refused(refusal) => refusal.after.unwrap_or(Duration::from_secs(1)),
-            Fault::Status | Fault::Silent(_) => {
-                self.rng.between(self.settings.failed.start, self.settings.failed.end)
-            }
+            Fault::Status | Fault::Silent(_) => self.rng.between(self.settings.failed.start, self.settings.failed.end),
         };
         if let Some(prior) = &job.prior {
             prior.rest(now + rest);

@@ -7,15 +7,26 @@
 //! | [`key`] | which requests ask for the same thing |
 //! | [`policy`] | who may share an answer, how long it is fresh, and what may be done with it after that |
 
+mod body;
+mod deliver;
+mod fill;
 mod head;
 pub mod key;
 mod learn;
 pub mod listener;
 mod log;
 pub mod metrics;
+mod object;
+pub mod origin;
+mod outcome;
 pub mod policy;
+mod serve;
 pub mod settings;
+mod store;
 mod sync;
 
+pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};
+pub use outcome::Outcome;
+pub use serve::Proxy;
 pub use settings::Settings;

@@ -11,37 +11,37 @@
 //! A hit is decided by comparing integers, and nothing is allocated but what the response's head takes. Everything else is
 //! kept out of the hit's way in boxes of its own.
 
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+mod miss;
+mod pass;
+mod visit;
+
+use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use herdproof::{
-    Env, Group, Rng, Tick,
+    Env, Group,
     cache::{Cache, Policy},
-    env::MapHasher,
-    flight::{Abandon, FlightError, Landed as Flown},
-    gate::{Ask, Priority},
+    env::{MapHasher, Rng},
+    flight::{Abandon, Flight},
     shed::Appointments,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
+use visit::{Served, Visit};
 
 use crate::{
     body::Body,
-    deliver::{self, CACHE_STATUS, deliver, own},
-    fill::{Answer, Failure, Fault, Job, Kind, Landed, fill, passed, private_key},
-    key::{AsKey, Key, KeyRef, Keyer, Scheme},
-    learn::{Private, Routes, Template},
+    fill::{Failure, Job, Kind, Landed, fill},
+    key::{AsKey, Key, Keyer, Scheme},
+    learn::{Private, Routes},
     listener::Client,
     log::Afloat,
-    metrics::Metrics,
     object::Object,
+    origin::{BadOrigin, Origin},
     outcome::{HIT, Outcome, cache_status},
-    origin::{BadOrigin, Origin, OriginError, Outgoing},
-    policy::{Class, Draws, Route, Times, Use, Verdict, Way, classify, hop, judge, revalidate},
-    settings::Settings,
-    store::{Found, Place, Store},
+    policy::{Route, Use, Way, classify},
+    settings::{self, Settings},
+    store::{Found, Store},
 };
-
-
 
 /// How many failures are remembered.
 const FAILURES: usize = 10_000;
@@ -56,8 +56,8 @@ pub struct Proxy(Arc<Core>);
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) settings: Settings,
-    /// Those of the settings, longest prefix first, and the one for all.
-    routes: Vec<(String, bool, Route)>,
+    /// The longest prefix first; the last is for all.
+    parts: Vec<Part>,
     pub(crate) origin: Origin,
     pub(crate) store: Store,
     flights: Group<Key, Landed, Infallible>,
@@ -67,12 +67,11 @@ pub(crate) struct Core {
     pub(crate) afloat: Arc<Afloat>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
-    pub(crate) metrics: Metrics,
     keyer: Keyer,
     appointments: Appointments,
 }
 
-/// Which of the routes.
+/// Which part of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteId(usize);
 
@@ -87,7 +86,7 @@ impl Proxy {
         let failures = Cache::builder(env).capacity(FAILURES).policy(Policy::strict(Duration::from_secs(1))).build();
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
-            routes: routes(&settings),
+            parts: parts(&settings),
             origin,
             store: Store::new(env, settings.memory),
             flights,
@@ -98,7 +97,6 @@ impl Proxy {
             max_object,
             keyer: Keyer::new(rng.bits()),
             rng,
-            metrics: Metrics::new(),
             appointments: Appointments::new(env),
             settings,
             env: env.clone(),
@@ -109,18 +107,17 @@ impl Proxy {
     pub async fn serve<B>(&self, request: Request<B>, client: &Client) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let core = &self.0;
         let arrived = core.env.now();
         let (parts, body) = request.into_parts();
-        let route = core.route_of(parts.uri.path());
+        let route = core.part_of(parts.uri.path());
         let class = classify(&parts.method, &parts.headers, core.route(route));
         let served = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
-                let cache = cache_status(Outcome::Bad, ambiguous.name(), None, false);
-                let response = own(StatusCode::BAD_REQUEST, &ambiguous.to_string(), None, cache);
-                Served { response, outcome: Outcome::Bad, detail: ambiguous.name() }
+                let why = ambiguous.to_string();
+                Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None)
             }
             Ok(key) => {
                 let visit = Visit { parts: &parts, class, key, route, client, arrived };
@@ -134,15 +131,27 @@ impl Proxy {
                 }
             }
         };
-        core.record(&parts, client, arrived, served)
+        served.response
     }
 }
 
-/// The routes of the settings as the policy knows them, and one for all other paths.
-fn routes(settings: &Settings) -> Vec<(String, bool, Route)> {
-    let mut routes: Vec<_> = settings.routes.iter().map(|route| (route.prefix.clone(), route.share, route.policy(settings))).collect();
-    routes.sort_by_key(|(prefix, ..)| std::cmp::Reverse(prefix.len()));
-    routes
+/// A part of the site, and what holds for it.
+struct Part {
+    prefix: settings::Route,
+    route: Route,
+}
+
+/// Those of the settings, the longest prefix first, and one for all other paths.
+fn parts(settings: &Settings) -> Vec<Part> {
+    let all = settings::Route { prefix: "/".into(), ..settings::Route::default() };
+    let mut parts: Vec<Part> = settings
+        .routes
+        .iter()
+        .chain([&all])
+        .map(|prefix| Part { prefix: prefix.clone(), route: prefix.policy(settings) })
+        .collect();
+    parts.sort_by_key(|part| Reverse(part.prefix.prefix.len()));
+    parts
 }
 
 impl Core {
@@ -181,7 +190,7 @@ impl Core {
         self.fly(job).detach();
     }
 
-    fn fly(self: &Arc<Core>, job: Job) -> herdproof::flight::Flight<Landed, Infallible> {
+    fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
         let core = Arc::clone(self);
         let key = match job.kind {
             Kind::Miss | Kind::Refresh => job.place.key().clone(),
@@ -190,12 +199,23 @@ impl Core {
         self.flights.run_landing(key, |landing| fill(core, job, landing))
     }
 
+    /// The part of the site that a path is in.
+    fn part_of(&self, path: &str) -> RouteId {
+        // The last is for all, also for a target that is no path.
+        RouteId(self.parts.iter().position(|part| part.prefix.covers(path)).unwrap_or(self.parts.len() - 1))
+    }
+
     pub(crate) fn route(&self, RouteId(number): RouteId) -> &Route {
-        static ALL: std::sync::LazyLock<Route> = std::sync::LazyLock::new(Route::default);
-        self.routes.get(number).map_or(&ALL, |(_, _, route)| route)
+        &self.parts[number].route
     }
 
     fn shares(&self, RouteId(number): RouteId) -> bool {
-        self.routes.get(number).is_none_or(|(_, shares, _)| *shares)
+        self.parts[number].prefix.share
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("origin", &self.0.settings.origin.url).finish_non_exhaustive()
     }
 }

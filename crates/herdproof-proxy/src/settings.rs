@@ -35,6 +35,7 @@ mod units;
 
 use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
+use crate::policy;
 pub use mistake::BadSettings;
 pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, parse_time, show_size, show_time};
 
@@ -259,6 +260,20 @@ impl Settings {
 }
 
 impl Route {
+    /// As the policy knows it.
+    pub(crate) fn policy(&self, settings: &Settings) -> policy::Route {
+        policy::Route {
+            ttl: self.ttl,
+            grace: self.grace,
+            cookies: match self.cookies {
+                Cookies::Respect => policy::Cookies::Respect,
+                Cookies::Ignore => policy::Cookies::Ignore,
+            },
+            jitter: settings.ttl_jitter,
+            ..policy::Route::default()
+        }
+    }
+
     /// Whether the path is this prefix, or below it.
     pub fn covers(&self, path: &str) -> bool {
         path.strip_prefix(&*self.prefix)

@@ -44,7 +44,13 @@ pub(super) struct Served {
 impl Visit<'_> {
     /// From what is kept or arriving.
     #[inline]
-    pub(super) fn deliver(&self, object: &Arc<Object>, outcome: Outcome, detail: &'static str, cache: HeaderValue) -> Served {
+    pub(super) fn deliver(
+        &self,
+        object: &Arc<Object>,
+        outcome: Outcome,
+        detail: &'static str,
+        cache: HeaderValue,
+    ) -> Served {
         let response = deliver(object, &self.class, &self.parts.headers, self.arrived, cache);
         Served { response, outcome, detail }
     }
@@ -118,7 +124,13 @@ impl Visit<'_> {
 
 impl Served {
     /// A response of our own.
-    pub(super) fn own(outcome: Outcome, detail: &'static str, status: StatusCode, why: &str, after: Option<Duration>) -> Served {
+    pub(super) fn own(
+        outcome: Outcome,
+        detail: &'static str,
+        status: StatusCode,
+        why: &str,
+        after: Option<Duration>,
+    ) -> Served {
         let cache = cache_status(outcome, detail, None, false);
         Served { response: deliver::own(status, why, after, cache), outcome, detail }
     }
