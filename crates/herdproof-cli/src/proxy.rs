@@ -12,7 +12,9 @@ use bytes::Bytes;
 use herdproof::Env;
 use herdproof_lab::real::FragileOrigin;
 use herdproof_proxy::{
-    CannotListen, Listener, LogFormat, LogTo, Settings, Stopped, raise_descriptors, show_size, show_time,
+    Listener, Settings,
+    listener::{CannotListen, Stopped, raise_descriptors},
+    settings::{LogFormat, LogTo, show_size, show_time},
 };
 use http::{Response, StatusCode};
 use http_body_util::Full;

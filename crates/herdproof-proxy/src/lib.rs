@@ -7,6 +7,8 @@
 //! | [`key`] | which requests ask for the same thing |
 //! | [`policy`] | who may share an answer, how long it is fresh, and what may be done with it after that |
 
+pub mod access;
+pub mod admin;
 mod head;
 pub mod key;
 mod learn;
@@ -15,7 +17,27 @@ mod log;
 pub mod metrics;
 pub mod policy;
 pub mod settings;
+mod stripes;
 mod sync;
 
 pub use listener::{Client, Listener, Server};
 pub use settings::Settings;
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use herdproof::{Env, Tick};
+
+/// What the future gives, or nothing if the deadline comes first.
+async fn by<F: Future>(env: &Env, deadline: Tick, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut late = pin!(env.sleep_until(deadline));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => late.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
