@@ -14,10 +14,18 @@
 //! | [`life`] | fresh, stale, for how long |
 //! | [`share`] | who may look up, join and lead; who may have a response |
 //! | [`vary`] | which of several answers |
+//! | [`condition`] | asking the origin, and answering a client, whether something has changed |
+//! | [`range`] | a part of what is stored |
+//! | [`invalidate`] | what a change makes old |
+//! | [`hop`] | what goes no further than this proxy |
 
 pub mod cache_control;
+pub mod condition;
 mod fields;
+pub mod hop;
+pub mod invalidate;
 pub mod life;
+pub mod range;
 pub mod share;
 mod structured;
 pub mod terms;

@@ -130,6 +130,8 @@ pub enum Reason {
     Status,
     /// An error of the origin.
     Error,
+    /// It is larger than what is kept.
+    TooLarge,
 }
 
 impl Class {
@@ -199,7 +201,7 @@ impl Pass {
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Passed,
         Reason::Private,
         Reason::NoStore,
@@ -215,6 +217,7 @@ impl Reason {
         Reason::Interim,
         Reason::Status,
         Reason::Error,
+        Reason::TooLarge,
     ];
 
     /// As metrics and `Cache-Status` name it.
@@ -235,7 +238,15 @@ impl Reason {
             Reason::Interim => "interim",
             Reason::Status => "status",
             Reason::Error => "error",
+            Reason::TooLarge => "too-large",
         }
+    }
+}
+
+impl Reason {
+    /// Whether it says something about other requests for the same URL, rather than about how this one was put.
+    pub fn is_telling(self) -> bool {
+        !matches!(self, Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim)
     }
 }
 
