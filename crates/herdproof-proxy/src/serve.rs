@@ -29,7 +29,9 @@ use http::{Request, Response, StatusCode};
 use visit::{Served, Visit};
 
 use crate::{
+    access::Outcome,
     body::Body,
+    cache_status::{HIT, cache_status},
     fill::{Failure, Job, Kind, Landed, fill},
     key::{AsKey, Key, Keyer, Scheme},
     learn::{Private, Routes},
@@ -37,7 +39,6 @@ use crate::{
     log::Afloat,
     object::Object,
     origin::{BadOrigin, Origin},
-    outcome::{HIT, Outcome, cache_status},
     policy::{Route, Use, Way, classify},
     settings::{self, Settings},
     store::{Found, Store},
@@ -57,7 +58,7 @@ pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) settings: Settings,
     /// The longest prefix first; the last is for all.
-    parts: Vec<Part>,
+    routes: Vec<settings::Route>,
     pub(crate) origin: Origin,
     pub(crate) store: Store,
     flights: Group<Key, Landed, Infallible>,
@@ -71,7 +72,7 @@ pub(crate) struct Core {
     appointments: Appointments,
 }
 
-/// Which part of the site.
+/// Which of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteId(usize);
 
@@ -86,7 +87,7 @@ impl Proxy {
         let failures = Cache::builder(env).capacity(FAILURES).policy(Policy::strict(Duration::from_secs(1))).build();
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
-            parts: parts(&settings),
+            routes: routes(&settings),
             origin,
             store: Store::new(env, settings.memory),
             flights,
@@ -112,7 +113,7 @@ impl Proxy {
         let core = &self.0;
         let arrived = core.env.now();
         let (parts, body) = request.into_parts();
-        let route = core.part_of(parts.uri.path());
+        let route = core.route_of(parts.uri.path());
         let class = classify(&parts.method, &parts.headers, core.route(route));
         let served = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
@@ -135,23 +136,12 @@ impl Proxy {
     }
 }
 
-/// A part of the site, and what holds for it.
-struct Part {
-    prefix: settings::Route,
-    route: Route,
-}
-
-/// Those of the settings, the longest prefix first, and one for all other paths.
-fn parts(settings: &Settings) -> Vec<Part> {
-    let all = settings::Route { prefix: "/".into(), ..settings::Route::default() };
-    let mut parts: Vec<Part> = settings
-        .routes
-        .iter()
-        .chain([&all])
-        .map(|prefix| Part { prefix: prefix.clone(), route: prefix.policy(settings) })
-        .collect();
-    parts.sort_by_key(|part| Reverse(part.prefix.prefix.len()));
-    parts
+/// The routes of the settings, the longest prefix first, and one for all other paths.
+fn routes(settings: &Settings) -> Vec<settings::Route> {
+    let all = settings::Route { prefix: "/".into(), share: true, rules: settings.rules.clone() };
+    let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
+    routes.sort_by_key(|route| Reverse(route.prefix.len()));
+    routes
 }
 
 impl Core {
@@ -199,18 +189,18 @@ impl Core {
         self.flights.run_landing(key, |landing| fill(core, job, landing))
     }
 
-    /// The part of the site that a path is in.
-    fn part_of(&self, path: &str) -> RouteId {
+    /// The route that a path is on.
+    fn route_of(&self, path: &str) -> RouteId {
         // The last is for all, also for a target that is no path.
-        RouteId(self.parts.iter().position(|part| part.prefix.covers(path)).unwrap_or(self.parts.len() - 1))
+        RouteId(self.routes.iter().position(|route| route.covers(path)).unwrap_or(self.routes.len() - 1))
     }
 
     pub(crate) fn route(&self, RouteId(number): RouteId) -> &Route {
-        &self.parts[number].route
+        &self.routes[number].rules
     }
 
     fn shares(&self, RouteId(number): RouteId) -> bool {
-        self.parts[number].prefix.share
+        self.routes[number].share
     }
 }
 

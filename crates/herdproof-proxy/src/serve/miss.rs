@@ -10,10 +10,11 @@ use http::StatusCode;
 
 use super::{Core, Served, Visit};
 use crate::{
+    access::Outcome,
+    cache_status::cache_status,
     fill::{Answer, Failure, Fault, Kind, Landed, private_key},
     key::AsKey,
     object::Object,
-    outcome::{Outcome, cache_status},
     policy::{Use, Way},
     store::Found,
 };

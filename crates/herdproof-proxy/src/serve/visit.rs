@@ -7,15 +7,16 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, re
 
 use super::{Core, NAME, RouteId};
 use crate::{
+    access::Outcome,
     body::Body,
-    deliver::{self, CACHE_STATUS, deliver},
+    cache_status::{CACHE_STATUS, cache_status},
+    deliver::{self, deliver},
     fill::{Job, Kind},
     key::{KeyRef, Scheme},
     learn::Template,
     listener::Client,
     object::Object,
     origin::{OriginBody, Outgoing},
-    outcome::{Outcome, cache_status},
     policy::{
         Class, condition,
         hop::{self, Forwarder},
