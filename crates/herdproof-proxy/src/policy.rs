@@ -28,6 +28,8 @@ pub mod life;
 pub mod range;
 pub mod share;
 mod structured;
+#[cfg(test)]
+mod suite;
 pub mod terms;
 pub mod vary;
 

@@ -110,10 +110,11 @@ pub fn freshen(
 pub fn date(headers: &mut HeaderMap, wall: SystemTime) {
     // The formatter knows no other years.
     const YEARS: std::ops::Range<i64> = 0..253_402_300_800;
-    if Date::read(headers, &header::DATE).get().is_none() && YEARS.contains(&fields::unix(wall)) {
-        if let Ok(now) = HeaderValue::from_str(&httpdate::fmt_http_date(wall)) {
-            headers.insert(header::DATE, now);
-        }
+    if Date::read(headers, &header::DATE).get().is_none()
+        && YEARS.contains(&fields::unix(wall))
+        && let Ok(now) = HeaderValue::from_str(&httpdate::fmt_http_date(wall))
+    {
+        headers.insert(header::DATE, now);
     }
 }
 

@@ -377,7 +377,7 @@ fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
         .or_else(|| because(directives.private(), Reason::Private))
         .or_else(|| because(directives.must_understand() && !terms.is_understood(), Reason::NotUnderstood))
         // Who says `must-understand` says `no-store` for those who do not.
-        .or_else(|| because(directives.no_store() && !directives.must_understand(), Reason::NoStore))
+        .or_else(|| because(directives.no_store() && !directives.lifts_no_store(), Reason::NoStore))
         .or_else(|| because(terms.vary == Vary::Everything, Reason::VaryStar))
         .or_else(|| because(terms.vary == Vary::TooMuch, Reason::VaryTooMuch))
         .or_else(|| because(terms.sets_cookie && !route.share_set_cookie, Reason::SetCookie))
@@ -411,5 +411,7 @@ pub fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() && !matches!(status.as_u16(), 501 | 505 | 506 | 510 | 511)
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

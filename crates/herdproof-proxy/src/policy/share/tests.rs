@@ -6,6 +6,7 @@ use herdproof::Tick;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
+use crate::policy::Use;
 
 fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields
@@ -118,7 +119,7 @@ fn what_is_kept_under_no_cache_is_asked_about_each_time() {
     let judged = judged(&[], 200, &[("cache-control", "no-cache, max-age=60"), ("etag", "\"a\"")], &Route::default());
     assert_eq!(judged.verdict, Verdict::NotShareable { why: Reason::NoCache, store: true });
     assert!(!judged.verdict.shares());
-    assert_eq!(judged.life.at(Tick::ZERO, &RequestDirectives::default()), super::super::Use::Alone);
+    assert_eq!(judged.life.at(Tick::ZERO, &RequestDirectives::default()), Use::Alone);
 }
 
 #[test]
@@ -217,10 +218,15 @@ fn the_origin_failing_is_news_for_all_but_its_bytes_are_for_one() {
 fn statuses_are_kept_as_they_may_be() {
     for status in [200, 203, 204, 299, 301, 302, 303, 307, 308, 400, 404, 410, 499, 500, 502, 503, 504, 599] {
         assert_eq!(given(&[], status, &[FRESH]), Verdict::Shareable, "{status}");
-        assert_eq!(given(&[], status, &[("expires", "0")]), ABOARD, "{status}");
+        let past = ("expires", "Thu, 18 Aug 2016 02:01:18 GMT");
+        assert_eq!(given(&[], status, &[past]), ABOARD, "{status}");
     }
     for status in [201, 202, 302, 303, 307, 403] {
-        assert_eq!(given(&[], status, &[]), not(Reason::Status), "{status}");
+        for unreadable in
+            [&[][..], &[("expires", "0")], &[("cache-control", "max-age=x")], &[("cache-control", "x=\"y")]]
+        {
+            assert_eq!(given(&[], status, unreadable), not(Reason::Status), "{status}");
+        }
     }
     let understood = [("cache-control", "max-age=60, no-store, must-understand")];
     assert_eq!(given(&[], 200, &understood), Verdict::Shareable);
