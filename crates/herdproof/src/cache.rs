@@ -533,7 +533,6 @@ where
             Some(second) => cache.group.run_landing_placed(key.clone(), |place, landing| {
                 let (begun, second) = (begin(place, key), Arc::clone(second));
                 async move {
-                    tiered::as_a_task().await;
                     match begun {
                         Ok((errand, load)) => errand.run_landing(second, load, landing).await,
                         Err(loaded) => {
