@@ -385,7 +385,7 @@ where
         };
         let stored = cache.to_store(policy, value.clone(), keep, load);
         // The same in both tiers.
-        let keep = Keep { ttl: Some(stored.ttl.min(second.link.memory)), ..keep.clone() };
+        let keep = Keep { ttl: Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key)))), ..keep.clone() };
         let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
         cache.put(key.clone(), Entry::new(life, Content::Value(value, tags)));
         second.tell(Change::Put(key, stored));

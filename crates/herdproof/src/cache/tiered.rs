@@ -137,11 +137,16 @@ where
         }
     }
 
+    /// How long it is fresh in memory at most.
+    fn in_memory(&self, second: &Second<K, V>) -> Duration {
+        second.link.in_memory(|| self.cache.is_hot(&self.key))
+    }
+
     /// Keeps what the tier has.
     fn take(&self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
         let policy = self.policy();
         let own = if held.value.is_some() { policy.ttl } else { policy.absent };
-        let own = self.cache.jittered(policy, own.min(second.link.memory));
+        let own = self.cache.jittered(policy, own.min(self.in_memory(second)));
         let (life, content) = self.entry(&held, at, own);
         // What is only for those who wait has no time at all.
         if held.is_servable() {
@@ -244,7 +249,7 @@ where
                 let ttl = self.cache.jittered(policy, ttl.unwrap_or(policy.absent));
                 let (grace, keep) = (Duration::ZERO, Duration::ZERO);
                 let stored = Stored { value: None, ttl, grace, keep, load: took, tags: Vec::new() };
-                return (stored, Load::Absent(Some(ttl.min(second.link.memory))));
+                return (stored, Load::Absent(Some(ttl.min(self.in_memory(second)))));
             }
             // For those who wait, wherever they do.
             Load::Uncached(value) => {
@@ -254,7 +259,7 @@ where
             }
         };
         let stored = self.cache.to_store(policy, value.clone(), &keep, took);
-        let ttl = stored.ttl.min(second.link.memory);
+        let ttl = stored.ttl.min(self.in_memory(second));
         (stored, Load::With(value, Keep { ttl: Some(ttl), ..keep }))
     }
 

@@ -662,3 +662,36 @@ fn stale_keys_of_a_batch_are_refreshed_by_one_node_and_nobody_waits() {
         assert_eq!(fleet.loads(), round, "in the whole fleet");
     }
 }
+
+#[test]
+fn hot_keys_stay_in_memory_for_longer_and_still_hear_of_changes() {
+    let link = Link::default().memory(SEC);
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(6 * SEC)).hot(0.5));
+    let ask = |fleet: &mut Fleet, node: usize, key: &str, times: u32| {
+        let mut sources = Vec::new();
+        for _ in 0..times {
+            let get = fleet.nodes[node].get(key, || fleet.load(MS));
+            sources.push(fleet.sim.run(get).unwrap().source);
+        }
+        sources[0]
+    };
+    ask(&mut fleet, 0, "hot", 1);
+    ask(&mut fleet, 0, "cold", 1);
+    fleet.pass(10 * MS);
+    ask(&mut fleet, 0, "hot", 2_000);
+    assert!(fleet.nodes[0].is_hot("hot") && !fleet.nodes[0].is_hot("cold"));
+    fleet.pass(1_100 * MS);
+    // As told for all, since nobody knew that it was hot; from now on as told for the hot.
+    assert_eq!([ask(&mut fleet, 0, "hot", 1), ask(&mut fleet, 0, "cold", 1)], [Source::Tier; 2]);
+    fleet.pass(3_800 * MS);
+    assert_eq!([ask(&mut fleet, 0, "hot", 1), ask(&mut fleet, 0, "cold", 1)], [Source::Memory, Source::Tier]);
+    fleet.pass(1_200 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Loaded, "no longer than in the tier");
+    fleet.nodes[1].set("hot".to_owned(), 77);
+    fleet.pass(10 * MS);
+    check(&fleet.sim.run(fleet.nodes[0].get("hot", pending)), 77, Source::Tier);
+    fleet.pass(3_900 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Memory);
+    fleet.pass(200 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Tier, "four times as long as others");
+}
