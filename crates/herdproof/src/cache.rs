@@ -404,8 +404,12 @@ where
         }
     }
 
-    /// Takes all entries in memory away. Their loads start from nothing: for tests and emergencies; mostly a tag on all entries, expired
-    /// over some time, is what is wanted.
+    /// Takes all entries in memory away, here and nowhere else: for tests, and to give memory back. Loads that are under way
+    /// fill nothing, and the next ones start from nothing, or from what is in the second tier.
+    ///
+    /// That stays, and so does what other processes have in memory. To take everything from everybody at one moment is to
+    /// send everybody to the origin at one moment. For values that turned out to be wrong there is a tag on all entries,
+    /// [expired](Cache::expire_tag) over as long as the origin needs for them: that reaches all tiers and all processes.
     pub fn clear(&self) {
         self.0.group.forget_all();
         self.0.engine.clear();

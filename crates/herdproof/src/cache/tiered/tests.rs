@@ -695,3 +695,15 @@ fn hot_keys_stay_in_memory_for_longer_and_still_hear_of_changes() {
     fleet.pass(200 * MS);
     assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Tier, "four times as long as others");
 }
+
+#[test]
+fn clearing_one_node_sends_nobody_to_the_origin() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    fleet.ask_all();
+    fleet.nodes[0].clear();
+    fleet.pass(10 * MS);
+    assert!(fleet.nodes[0].is_empty());
+    check(&fleet.ask(0), 1, Source::Tier);
+    check(&fleet.ask(1), 1, Source::Memory);
+    assert_eq!(fleet.loads(), 1);
+}
