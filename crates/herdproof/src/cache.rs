@@ -202,16 +202,23 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entry = self.0.engine.peek(key)?;
-        let now = self.0.env.now();
-        let life = self.0.expired_by_tag(&entry, key);
-        let source = match life.phase(now, Duration::ZERO) {
-            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
-            Phase::Fresh | Phase::Early => Source::Memory,
-            Phase::Stale => Source::Stale,
-            Phase::Kept | Phase::Gone => return None,
-        };
-        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
+        self.0.servable(key, &self.0.engine.peek(key)?)
+    }
+
+    /// As [`peek`](Cache::peek), and a use of the entry: what is found often is kept longer, and hits and misses are counted.
+    /// For who loads by other means, and keeps with [`set_with`](Cache::set_with).
+    pub fn find<Q>(&self, key: &Q) -> Option<Got<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.0.engine.get(key).and_then(|entry| self.0.servable(key, &entry));
+        match &found {
+            Some(got) if got.is_stale() => self.0.serve_stale(key, got.age()),
+            Some(_) => drop(self.0.serve_fresh(key)),
+            None => self.0.count_miss(),
+        }
+        found
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -493,6 +500,19 @@ where
             self.sample(key);
         }
         self.env.tell(&Event::CacheStale { age });
+    }
+
+    /// The value of an entry, if it can be served at once.
+    fn servable<Q: Hash + ?Sized>(&self, key: &Q, entry: &Entry<V, E>) -> Option<Got<V>> {
+        let now = self.env.now();
+        let life = self.expired_by_tag(entry, key);
+        let source = match life.phase(now, Duration::ZERO) {
+            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
+            Phase::Fresh | Phase::Early => Source::Memory,
+            Phase::Stale => Source::Stale,
+            Phase::Kept | Phase::Gone => return None,
+        };
+        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
     }
 
     fn count_miss(&self) {

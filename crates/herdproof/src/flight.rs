@@ -436,6 +436,15 @@ where
     fn abandon(&self) -> Abandon {
         self.abandon
     }
+
+    fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool {
+        let mut shard = self.table.shard(place.hash);
+        let known = shard.is_findable(place);
+        if known {
+            act();
+        }
+        known
+    }
 }
 
 impl<K, V, E> Clone for Group<K, V, E> {

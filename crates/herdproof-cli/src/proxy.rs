@@ -1,0 +1,214 @@
+//! `herdproof proxy`: settings from a file and flags, sockets, signals, and a stop that loses nothing.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use herdproof::Env;
+use herdproof_lab::real::FragileOrigin;
+use herdproof_proxy::{
+    CannotListen, Listener, LogFormat, LogTo, Settings, Stopped, raise_descriptors, show_size, show_time,
+};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use crate::{
+    Done, Verdict,
+    args::{AccessFormat, AdminAddress, ProxyArgs},
+    output::{Failure, Output},
+};
+
+/// For how long the built-in origin's answers may be kept.
+const DEMO_MAX_AGE: Duration = Duration::from_secs(10);
+/// Standard streams, the runtime's own, the listeners, the log, and what was inherited.
+const SPARE: u64 = 64;
+
+pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
+    let mut settings = settings(args)?;
+    make_room(output, &mut settings);
+    let failed = |error| Failure::Io { what: "cannot start".into(), error };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    let done = runtime.block_on(serve(output, settings));
+    // Nothing that is still running is worth waiting for.
+    runtime.shutdown_background();
+    done
+}
+
+/// What the file says, overridden by what the flags say.
+fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
+    let mut settings = match &args.config {
+        Some(file) => Settings::read(file).map_err(|wrong| {
+            if wrong.is_unreadable() {
+                return Failure::Io { what: "cannot read the settings".into(), error: io::Error::other(wrong) };
+            }
+            Failure::Usage {
+                problem: wrong.to_string(),
+                hint: "Flags override what a file says: `herdproof proxy --help`".into(),
+            }
+        })?,
+        None => Settings::default(),
+    };
+    let ProxyArgs { origin, listen, admin, admin_anywhere, config: _, limit, memory, max_connections, drain, .. } =
+        args;
+    set(&mut settings.origin.url, origin);
+    set(&mut settings.listen, listen);
+    set(&mut settings.admin, admin.map(|AdminAddress(address)| address));
+    settings.admin_anywhere |= admin_anywhere;
+    set(&mut settings.origin.limit, limit);
+    set(&mut settings.memory, memory);
+    set(&mut settings.clients.max_connections, max_connections);
+    set(&mut settings.drain, drain);
+    set(&mut settings.log.access, args.access_log.map(|name| Some(LogTo::from(name))));
+    set(
+        &mut settings.log.format,
+        args.access_format.map(|format| match format {
+            AccessFormat::Json => LogFormat::Json,
+            AccessFormat::Combined => LogFormat::Combined,
+        }),
+    );
+    if settings.origin.url.is_empty() {
+        return Err(Failure::Usage {
+            problem: "nobody said which service to stand in front of".into(),
+            hint: "Say it with --origin http://127.0.0.1:3000, or as `url` under [origin] in a --config file;\n\
+                   --origin demo starts a fragile one to try it with"
+                .into(),
+        });
+    }
+    Ok(settings)
+}
+
+fn set<T>(setting: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *setting = said;
+    }
+}
+
+/// Raises the limit of open files, or accepts fewer clients.
+fn make_room(output: &Output, settings: &mut Settings) {
+    let asked = settings.clients.max_connections;
+    let others = u64::from(settings.origin.limit) + u64::from(settings.origin.max_idle) + SPARE;
+    let room = raise_descriptors(u64::from(asked) + others).saturating_sub(others).max(1);
+    if room < u64::from(asked) {
+        settings.clients.max_connections = u32::try_from(room).unwrap_or(u32::MAX);
+        output.note(format_args!(
+            "the limit of open files has room for {room} client connections, not {asked}; `ulimit -Hn` shows it"
+        ));
+    }
+}
+
+async fn serve(output: &Output, mut settings: Settings) -> Done {
+    let env = Env::system();
+    let mut signals = Signals::new().map_err(|error| Failure::Io { what: "cannot hear of signals".into(), error })?;
+    let listener = Listener::bind(settings.listen, &settings.clients).map_err(cannot_listen)?;
+    let demo = if settings.origin.url == "demo" {
+        let origin = FragileOrigin::start_cacheable(&env, FragileOrigin::LAW, DEMO_MAX_AGE);
+        let origin = origin.map_err(|error| Failure::Io { what: "cannot start the built-in origin".into(), error })?;
+        settings.origin.url = format!("http://{}", origin.address());
+        Some(origin)
+    } else {
+        None
+    };
+    let server = listener.serve(&env, |_request, _client| async {
+        let mut response = Response::new(Full::new(Bytes::from_static(b"not implemented yet\n")));
+        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+        response
+    });
+    output.say(format_args!(
+        "http://{} -> {}{}, at most {} requests at a time there",
+        server.address(),
+        settings.origin.url,
+        if demo.is_some() { " (a fragile one, to try it with)" } else { "" },
+        settings.origin.limit
+    ));
+    output.say(format_args!("  {} of memory for responses; ctrl-c stops it", show_size(settings.memory)));
+    loop {
+        match signals.next().await {
+            Signal::Reopen => {}
+            Signal::Stop => break,
+        }
+    }
+    let connections = server.connections();
+    output.say(format_args!("stopping: {connections} connections have up to {}", show_time(settings.drain)));
+    match unless(server.stop(settings.drain), signals.stop()).await {
+        Some(Stopped { cut: 0 }) => Ok(Verdict::Fine),
+        Some(Stopped { cut }) => {
+            output.note(format_args!("{cut} connections were cut off"));
+            Ok(Verdict::Found)
+        }
+        None => Ok(Verdict::Found),
+    }
+}
+
+fn cannot_listen(error: CannotListen) -> Failure {
+    Failure::Io { what: "cannot serve".into(), error: io::Error::other(error) }
+}
+
+enum Signal {
+    Stop,
+    Reopen,
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            if self.interrupt.poll_recv(cx).is_ready() || self.terminate.poll_recv(cx).is_ready() {
+                return Poll::Ready(Signal::Stop);
+            }
+            self.hangup.poll_recv(cx).map(|_| Signal::Reopen)
+        })
+        .await
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::signal::ctrl_c().await.ok();
+        Signal::Stop
+    }
+}
+
+impl Signals {
+    async fn stop(&mut self) {
+        while let Signal::Reopen = self.next().await {}
+    }
+}
+
+/// What the work gives, unless the other comes first.
+async fn unless<W: Future>(work: W, other: impl Future) -> Option<W::Output> {
+    let (mut work, mut other) = (pin!(work), pin!(other));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => other.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
