@@ -75,6 +75,7 @@ where
         self.a_fill_after_its_tag_was_expired_is_fenced().await;
         self.a_failed_load_passes_its_lease_to_exactly_one_until_all_have_failed().await;
         self.who_has_left_is_given_no_lease().await;
+        self.a_lease_that_came_to_who_leaves_goes_to_the_next().await;
         self.the_lease_of_a_dead_node_expires_and_its_fill_is_fenced().await;
         self.a_renewed_lease_does_not_expire().await;
         self.a_stale_value_is_read_while_one_node_refreshes_it().await;
@@ -323,6 +324,17 @@ where
         self.sleep(1).await;
         one.fail(&key(), lease, self.fault()).await.expect("the store answers");
         assert!(matches!(self.soon(&mut stays).await, Some(Pushed::Lease(_))), "the one who stayed is next");
+    }
+
+    /// It came, and was never looked at.
+    async fn a_lease_that_came_to_who_leaves_goes_to_the_next(&self) {
+        let [one, two, three]: [T; 3] = self.nodes();
+        let lease = self.lease(&one).await;
+        let (leaves, mut stays) = (self.wait(&two).await, self.wait(&three).await);
+        one.fail(&key(), lease, self.fault()).await.expect("the store answers");
+        self.sleep(1).await;
+        drop(leaves);
+        assert!(matches!(self.soon(&mut stays).await, Some(Pushed::Lease(_))), "the one who stays is next");
     }
 
     /// The next who asks is the next to load.
