@@ -13,6 +13,7 @@
 
 mod miss;
 mod pass;
+mod record;
 mod visit;
 
 use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
@@ -29,7 +30,7 @@ use http::{Request, Response, StatusCode};
 use visit::{Served, Visit};
 
 use crate::{
-    access::Outcome,
+    access::{AccessLog, Outcome},
     body::Body,
     cache_status::{HIT, cache_status},
     fill::{Failure, Job, Kind, Landed, fill},
@@ -37,6 +38,7 @@ use crate::{
     learn::{Private, Routes},
     listener::Client,
     log::Afloat,
+    metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin},
     policy::{Route, Use, Way, classify},
@@ -68,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) afloat: Arc<Afloat>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
+    metrics: Arc<Metrics>,
+    log: Option<AccessLog>,
     keyer: Keyer,
     appointments: Appointments,
 }
@@ -77,8 +81,11 @@ pub(crate) struct Core {
 pub(crate) struct RouteId(usize);
 
 impl Proxy {
-    /// A proxy. It asks for no request yet, and keeps nothing.
-    pub fn new(env: &Env, settings: Settings) -> Result<Proxy, BadOrigin> {
+    /// A proxy that writes its requests to this log, if there is one. What it and the library's policies do is counted in its
+    /// [`metrics`](Proxy::metrics).
+    pub fn new(env: &Env, settings: Settings, log: Option<AccessLog>) -> Result<Proxy, BadOrigin> {
+        let metrics = Arc::new(Metrics::default());
+        let env = &env.observed_by(Arc::clone(&metrics));
         let origin = Origin::new(env, &settings.origin)?;
         // What weighs more than that is not kept by the store anyway.
         let max_object = settings.max_object.min(settings.memory / 16);
@@ -98,10 +105,17 @@ impl Proxy {
             max_object,
             keyer: Keyer::new(rng.bits()),
             rng,
+            metrics,
+            log,
             appointments: Appointments::new(env),
             settings,
             env: env.clone(),
         })))
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
     }
 
     /// The answer to a request. There always is one; what goes wrong is said in it.
@@ -115,24 +129,25 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let route = core.route_of(parts.uri.path());
         let class = classify(&parts.method, &parts.headers, core.route(route));
-        let served = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
+        let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
-                Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None)
+                (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
             }
             Ok(key) => {
                 let visit = Visit { parts: &parts, class, key, route, client, arrived };
-                match class.way() {
+                let served = match class.way() {
                     Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
                         Ok(served) => served,
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
                     Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
                     Way::Share | Way::Alone => Box::pin(core.pass(&visit, "route")).await,
-                }
+                };
+                (key.hash(), served)
             }
         };
-        served.response
+        core.record(parts, client, arrived, key, served)
     }
 }
 

@@ -63,7 +63,9 @@ impl Core {
                 Some(object) => now + patience(object),
                 None => visit.arrived + self.settings.wait,
             };
+            let waiting = self.metrics.wait();
             let flown = self.fly(job).by(until).await;
+            drop(waiting);
             match flown {
                 Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
                     let fits = shared
