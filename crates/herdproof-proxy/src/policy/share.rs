@@ -206,7 +206,7 @@ impl Pass {
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Passed,
         Reason::Private,
         Reason::NoStore,

@@ -128,8 +128,8 @@ impl Core {
     /// A failure that is remembered for this request.
     fn known_failure(&self, visit: &Visit<'_>, found: &Found) -> Option<Arc<Failure>> {
         let known = match &found.variant {
-            Some(place) => self.failures.find(place as &dyn AsKey),
-            None => self.failures.find(&visit.key as &dyn AsKey),
+            Some(place) => self.failures.peek(place as &dyn AsKey),
+            None => self.failures.peek(&visit.key as &dyn AsKey),
         };
         known.map(|got| got.value)
     }

@@ -18,7 +18,7 @@ use crate::{
     object::Object,
     origin::{OriginBody, Outgoing},
     policy::{
-        Class, condition,
+        Class, classify, condition,
         hop::{self, Forwarder},
     },
     store::{Found, Place},
@@ -75,6 +75,12 @@ impl Visit<'_> {
     /// What the origin is to be asked, for all who want the same.
     pub(super) fn job(&self, core: &Core, found: &Found, prior: Option<&Arc<Object>>, kind: Kind) -> Job {
         let mut headers = self.headers();
+        let mut class = self.class;
+        // With one user's cookies it would come back as that user's. Where it varies on them, it is.
+        if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
+            condition::disown(&mut headers);
+            class = classify(&Method::GET, &headers, core.route(self.route));
+        }
         match prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),
@@ -85,7 +91,7 @@ impl Visit<'_> {
             None => Place::Plain(key.clone()),
         };
         Job {
-            class: self.class,
+            class,
             route: self.route,
             outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
             headers: self.parts.headers.clone(),
