@@ -127,21 +127,16 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         problem: bad.to_string(),
         hint: "an origin is an address such as http://127.0.0.1:3000".into(),
     })?;
+    let server = proxy.serve_on(&env, listener);
     let readiness = Readiness::new(&env, &settings);
     let admin = admin.map(|listener| {
-        let admin = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone()).with(proxy.report());
+        let admin = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone());
+        let admin = admin.with(proxy.report()).with(server.report());
         let admin = match &log {
             Some(log) => admin.with(log.report()),
             None => admin,
         };
         admin.serve(listener)
-    });
-    let server = listener.serve(&env, move |request, client| {
-        let proxy = proxy.clone();
-        async move {
-            let request = request.map(|body| client.upload(body));
-            proxy.serve(request, &client).await
-        }
     });
     output.say(format_args!(
         "http://{} -> {}{}, at most {} requests at a time there",
