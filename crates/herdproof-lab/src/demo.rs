@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What the origin of the demo does to a crowd.
-const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
+const LAW: Slowdown = FragileOrigin::LAW;
 const PATH: &str = "/odds/42";
 const SPREAD: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(30);

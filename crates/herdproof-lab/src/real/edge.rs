@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use herdproof::{Env, Group};
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
 use super::{
@@ -39,7 +39,7 @@ impl Edge {
     /// Outside of a tokio runtime that has I/O and time enabled.
     pub fn start(env: &Env, origin: SocketAddr) -> io::Result<Edge> {
         let front = Arc::new(Front { origin, flights: Group::new(env), kept: Mutex::default() });
-        let server = Server::start(env, move |path| {
+        let server = Server::start(env, HeaderMap::new(), move |path| {
             let front = Arc::clone(&front);
             async move {
                 let load = || Front::load(Arc::clone(&front), path.clone());

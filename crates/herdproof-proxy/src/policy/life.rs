@@ -251,6 +251,11 @@ impl Life {
         signed(now.as_nanos()).saturating_add(signed(nanos(ahead))) >= end
     }
 
+    /// How long it took to come.
+    pub fn load(&self) -> Duration {
+        Duration::from_micros(u64::from(self.load))
+    }
+
     /// How old it is, for `Age`: whole seconds.
     pub fn age(&self, now: Tick) -> u64 {
         u64::try_from(signed(now.as_nanos()).saturating_sub(self.born)).unwrap_or(0) / 1_000_000_000

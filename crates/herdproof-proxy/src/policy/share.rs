@@ -135,6 +135,8 @@ pub enum Reason {
     Unsaid,
     /// An error of the origin.
     Error,
+    /// It is larger than what is kept.
+    TooLarge,
 }
 
 impl Class {
@@ -204,7 +206,7 @@ impl Pass {
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Passed,
         Reason::Private,
         Reason::NoStore,
@@ -221,6 +223,7 @@ impl Reason {
         Reason::Status,
         Reason::Unsaid,
         Reason::Error,
+        Reason::TooLarge,
     ];
 
     /// As metrics and `Cache-Status` name it.
@@ -242,7 +245,15 @@ impl Reason {
             Reason::Status => "status",
             Reason::Unsaid => "unsaid",
             Reason::Error => "error",
+            Reason::TooLarge => "too-large",
         }
+    }
+}
+
+impl Reason {
+    /// Whether it says something about other requests for the same URL, rather than about how this one was put.
+    pub fn is_telling(self) -> bool {
+        !matches!(self, Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim)
     }
 }
 

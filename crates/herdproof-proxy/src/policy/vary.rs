@@ -141,6 +141,11 @@ impl fmt::Debug for Variant {
 }
 
 impl Variant {
+    /// What tells it from others.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// How much memory it takes.
     pub fn weight(&self) -> usize {
         self.0.len()

@@ -11,6 +11,7 @@ use std::{
 use super::*;
 use crate::{
     env::{Task, sim::Sim},
+    gate::Gate,
     limit::Bulkhead,
 };
 
@@ -655,4 +656,27 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     let old = Life::begin(Tick::ZERO, SEC, Duration::ZERO, MS, 0.0);
     assert_eq!(way(fresh), Way::Memory);
     assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
+}
+
+/// A crowd of keys that are asked for once must not push out one that is found all the time.
+#[test]
+fn what_is_found_is_used_and_what_is_peeked_at_is_not() {
+    let kept = |look: fn(&Cache<u32, u32>) -> bool| {
+        let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).capacity(64).build();
+        // Those who come first are kept as if they were used.
+        (1..1_000).for_each(|key| cache.set(key, key));
+        cache.set(0, 0);
+        (1_000..10_000).for_each(|key| {
+            look(&cache);
+            cache.set(key, key);
+        });
+        cache.peek(&0).is_some()
+    };
+    assert!(kept(|cache| cache.find(&0).is_some()));
+    assert!(!kept(|cache| cache.peek(&0).is_some()));
+    let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).build();
+    cache.set(1, 1);
+    assert_eq!((cache.find(&1).map(|got| got.value), cache.find(&2).map(|got| got.value)), (Some(1), None));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (1, 1));
 }

@@ -1,0 +1,255 @@
+//! `herdproof proxy`: settings from a file and flags, sockets, signals, and a stop that loses nothing.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use herdproof::Env;
+use herdproof_lab::real::FragileOrigin;
+use herdproof_proxy::{
+    Listener, Proxy, Settings,
+    access::AccessLog,
+    admin::{Admin, BadAdmin, Readiness},
+    listener::{CannotListen, Stopped, raise_descriptors},
+    settings::{LogFormat, LogTo, show_size, show_time},
+};
+
+use crate::{
+    Done, Verdict,
+    args::{AccessFormat, AdminAddress, ProxyArgs},
+    output::{Failure, Output},
+};
+
+/// For how long the built-in origin's answers may be kept.
+const DEMO_MAX_AGE: Duration = Duration::from_secs(10);
+/// Standard streams, the runtime's own, the listeners, the log, and what was inherited.
+const SPARE: u64 = 64;
+/// How long the last lines of the access log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
+    let mut settings = settings(args)?;
+    make_room(output, &mut settings);
+    let failed = |error| Failure::Io { what: "cannot start".into(), error };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    let done = runtime.block_on(serve(output, settings));
+    // Nothing that is still running is worth waiting for.
+    runtime.shutdown_background();
+    done
+}
+
+/// What the file says, overridden by what the flags say.
+fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
+    let mut settings = match &args.config {
+        Some(file) => Settings::read(file).map_err(|wrong| {
+            if wrong.is_unreadable() {
+                return Failure::Io { what: "cannot read the settings".into(), error: io::Error::other(wrong) };
+            }
+            Failure::Usage {
+                problem: wrong.to_string(),
+                hint: "Flags override what a file says: `herdproof proxy --help`".into(),
+            }
+        })?,
+        None => Settings::default(),
+    };
+    let ProxyArgs { origin, listen, admin, admin_anywhere, config: _, limit, memory, max_connections, drain, .. } =
+        args;
+    set(&mut settings.origin.url, origin);
+    set(&mut settings.listen, listen);
+    set(&mut settings.admin, admin.map(|AdminAddress(address)| address));
+    settings.admin_anywhere |= admin_anywhere;
+    set(&mut settings.origin.limit, limit);
+    set(&mut settings.memory, memory);
+    set(&mut settings.clients.max_connections, max_connections);
+    set(&mut settings.drain, drain);
+    set(&mut settings.log.access, args.access_log.map(|name| Some(LogTo::from(name))));
+    set(
+        &mut settings.log.format,
+        args.access_format.map(|format| match format {
+            AccessFormat::Json => LogFormat::Json,
+            AccessFormat::Combined => LogFormat::Combined,
+        }),
+    );
+    if settings.origin.url.is_empty() {
+        return Err(Failure::Usage {
+            problem: "nobody said which service to stand in front of".into(),
+            hint: "Say it with --origin http://127.0.0.1:3000, or as `url` under [origin] in a --config file;\n\
+                   --origin demo starts a fragile one to try it with"
+                .into(),
+        });
+    }
+    Ok(settings)
+}
+
+fn set<T>(setting: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *setting = said;
+    }
+}
+
+/// Raises the limit of open files, or accepts fewer clients.
+fn make_room(output: &Output, settings: &mut Settings) {
+    let asked = settings.clients.max_connections;
+    let others = u64::from(settings.origin.limit) + u64::from(settings.origin.max_idle) + SPARE;
+    let room = raise_descriptors(u64::from(asked) + others).saturating_sub(others).max(1);
+    if room < u64::from(asked) {
+        settings.clients.max_connections = u32::try_from(room).unwrap_or(u32::MAX);
+        output.note(format_args!(
+            "the limit of open files has room for {room} client connections, not {asked}; `ulimit -Hn` shows it"
+        ));
+    }
+}
+
+async fn serve(output: &Output, mut settings: Settings) -> Done {
+    let env = Env::system();
+    let mut signals = Signals::new().map_err(|error| Failure::Io { what: "cannot hear of signals".into(), error })?;
+    let listener = Listener::bind(settings.listen, &settings.clients).map_err(cannot_listen)?;
+    let demo = if settings.origin.url == "demo" {
+        let origin = FragileOrigin::start_cacheable(&env, FragileOrigin::LAW, DEMO_MAX_AGE);
+        let origin = origin.map_err(|error| Failure::Io { what: "cannot start the built-in origin".into(), error })?;
+        settings.origin.url = format!("http://{}", origin.address());
+        Some(origin)
+    } else {
+        None
+    };
+    let log = AccessLog::open(&env, &settings.log)
+        .map_err(|error| Failure::Io { what: "cannot write the access log".into(), error: io::Error::other(error) })?;
+    let admin = match settings.admin {
+        Some(address) => Some(Admin::bind(address, settings.admin_anywhere).map_err(bad_admin)?),
+        None => None,
+    };
+    let proxy = Proxy::new(&env, settings.clone(), log.clone()).map_err(|bad| Failure::Usage {
+        problem: bad.to_string(),
+        hint: "an origin is an address such as http://127.0.0.1:3000".into(),
+    })?;
+    let readiness = Readiness::new(&env, &settings);
+    let admin = admin.map(|listener| {
+        let admin = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone()).with(proxy.report());
+        let admin = match &log {
+            Some(log) => admin.with(log.report()),
+            None => admin,
+        };
+        admin.serve(listener)
+    });
+    let server = listener.serve(&env, move |request, client| {
+        let proxy = proxy.clone();
+        async move {
+            let request = request.map(|body| client.upload(body));
+            proxy.serve(request, &client).await
+        }
+    });
+    output.say(format_args!(
+        "http://{} -> {}{}, at most {} requests at a time there",
+        server.address(),
+        settings.origin.url,
+        if demo.is_some() { " (a fragile one, to try it with)" } else { "" },
+        settings.origin.limit
+    ));
+    match &admin {
+        Some(admin) => output.say(format_args!("  metrics and readiness on http://{}", admin.address())),
+        None => output.say(format_args!("  no admin listener")),
+    }
+    output.say(format_args!("  {} of memory for responses; ctrl-c stops it", show_size(settings.memory)));
+    loop {
+        match signals.next().await {
+            Signal::Reopen => log.iter().for_each(AccessLog::reopen),
+            Signal::Stop => break,
+        }
+    }
+    readiness.stop();
+    let connections = server.connections();
+    output.say(format_args!("stopping: {connections} connections have up to {}", show_time(settings.drain)));
+    let stopped = unless(server.stop(settings.drain), signals.stop()).await;
+    if let Some(log) = log {
+        log.close(&env, LAST_LINES).await;
+    }
+    match stopped {
+        Some(Stopped { cut: 0 }) => Ok(Verdict::Fine),
+        Some(Stopped { cut }) => {
+            output.note(format_args!("{cut} connections were cut off"));
+            Ok(Verdict::Found)
+        }
+        None => Ok(Verdict::Found),
+    }
+}
+
+fn bad_admin(error: BadAdmin) -> Failure {
+    match error {
+        BadAdmin::Listen(error) => cannot_listen(error),
+        error @ BadAdmin::Reachable(_) => Failure::Usage { problem: error.to_string(), hint: String::new() },
+    }
+}
+
+fn cannot_listen(error: CannotListen) -> Failure {
+    Failure::Io { what: "cannot serve".into(), error: io::Error::other(error) }
+}
+
+enum Signal {
+    Stop,
+    Reopen,
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            if self.interrupt.poll_recv(cx).is_ready() || self.terminate.poll_recv(cx).is_ready() {
+                return Poll::Ready(Signal::Stop);
+            }
+            self.hangup.poll_recv(cx).map(|_| Signal::Reopen)
+        })
+        .await
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::signal::ctrl_c().await.ok();
+        Signal::Stop
+    }
+}
+
+impl Signals {
+    async fn stop(&mut self) {
+        while let Signal::Reopen = self.next().await {}
+    }
+}
+
+/// What the work gives, unless the other comes first.
+async fn unless<W: Future>(work: W, other: impl Future) -> Option<W::Output> {
+    let (mut work, mut other) = (pin!(work), pin!(other));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => other.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
