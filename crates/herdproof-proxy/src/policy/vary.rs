@@ -171,11 +171,12 @@ impl Encodings {
                     Some(at) => (element[..at].trim_ascii(), &element[at + 1..]),
                     None => (element, &b""[..]),
                 };
-                let wanted = !is_zero(weight);
+                let wanted = weight.is_empty() || !is_zero(weight);
                 let bit = match name {
-                    name if name.eq_ignore_ascii_case(b"br") => BR,
-                    name if name.eq_ignore_ascii_case(b"zstd") => ZSTD,
-                    name if name.eq_ignore_ascii_case(b"gzip") || name.eq_ignore_ascii_case(b"x-gzip") => GZIP,
+                    [b'b' | b'B', b'r' | b'R'] => BR,
+                    [b'z' | b'Z', ..] if name.eq_ignore_ascii_case(b"zstd") => ZSTD,
+                    [b'g' | b'G', ..] if name.eq_ignore_ascii_case(b"gzip") => GZIP,
+                    [b'x' | b'X', ..] if name.eq_ignore_ascii_case(b"x-gzip") => GZIP,
                     b"*" => {
                         others = wanted;
                         continue;
