@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use herdproof_proxy::{NotAnAddress, parse_address, parse_size, parse_time};
+use herdproof_proxy::settings::{NotAnAddress, parse_address, parse_size, parse_time};
 
 /// Keeps a crowd of identical requests from becoming a crowd at your origin
 #[derive(Debug, Parser)]

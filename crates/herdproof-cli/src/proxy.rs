@@ -4,18 +4,20 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::pin,
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use bytes::Bytes;
 use herdproof::Env;
 use herdproof_lab::real::FragileOrigin;
 use herdproof_proxy::{
-    CannotListen, Listener, LogFormat, LogTo, Settings, Stopped, raise_descriptors, show_size, show_time,
+    Listener, Proxy, Settings,
+    access::AccessLog,
+    admin::{Admin, BadAdmin, Readiness},
+    listener::{CannotListen, Stopped, raise_descriptors},
+    settings::{LogFormat, LogTo, show_size, show_time},
 };
-use http::{Response, StatusCode};
-use http_body_util::Full;
 
 use crate::{
     Done, Verdict,
@@ -27,6 +29,8 @@ use crate::{
 const DEMO_MAX_AGE: Duration = Duration::from_secs(10);
 /// Standard streams, the runtime's own, the listeners, the log, and what was inherited.
 const SPARE: u64 = 64;
+/// How long the last lines of the access log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
     let mut settings = settings(args)?;
@@ -113,10 +117,31 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     } else {
         None
     };
-    let server = listener.serve(&env, |_request, _client| async {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"not implemented yet\n")));
-        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
-        response
+    let log = AccessLog::open(&env, &settings.log)
+        .map_err(|error| Failure::Io { what: "cannot write the access log".into(), error: io::Error::other(error) })?;
+    let admin = match settings.admin {
+        Some(address) => Some(Admin::bind(address, settings.admin_anywhere).map_err(bad_admin)?),
+        None => None,
+    };
+    let proxy = Proxy::new(&env, settings.clone(), log.clone()).map_err(|bad| Failure::Usage {
+        problem: bad.to_string(),
+        hint: "an origin is an address such as http://127.0.0.1:3000".into(),
+    })?;
+    let readiness = Readiness::new(&env, &settings);
+    let admin = admin.map(|listener| {
+        let admin = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone()).with(proxy.report());
+        let admin = match &log {
+            Some(log) => admin.with(log.report()),
+            None => admin,
+        };
+        admin.serve(listener)
+    });
+    let server = listener.serve(&env, move |request, client| {
+        let proxy = proxy.clone();
+        async move {
+            let request = request.map(|body| client.upload(body));
+            proxy.serve(request, &client).await
+        }
     });
     output.say(format_args!(
         "http://{} -> {}{}, at most {} requests at a time there",
@@ -125,22 +150,38 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         if demo.is_some() { " (a fragile one, to try it with)" } else { "" },
         settings.origin.limit
     ));
+    match &admin {
+        Some(admin) => output.say(format_args!("  metrics and readiness on http://{}", admin.address())),
+        None => output.say(format_args!("  no admin listener")),
+    }
     output.say(format_args!("  {} of memory for responses; ctrl-c stops it", show_size(settings.memory)));
     loop {
         match signals.next().await {
-            Signal::Reopen => {}
+            Signal::Reopen => log.iter().for_each(AccessLog::reopen),
             Signal::Stop => break,
         }
     }
+    readiness.stop();
     let connections = server.connections();
     output.say(format_args!("stopping: {connections} connections have up to {}", show_time(settings.drain)));
-    match unless(server.stop(settings.drain), signals.stop()).await {
+    let stopped = unless(server.stop(settings.drain), signals.stop()).await;
+    if let Some(log) = log {
+        log.close(&env, LAST_LINES).await;
+    }
+    match stopped {
         Some(Stopped { cut: 0 }) => Ok(Verdict::Fine),
         Some(Stopped { cut }) => {
             output.note(format_args!("{cut} connections were cut off"));
             Ok(Verdict::Found)
         }
         None => Ok(Verdict::Found),
+    }
+}
+
+fn bad_admin(error: BadAdmin) -> Failure {
+    match error {
+        BadAdmin::Listen(error) => cannot_listen(error),
+        error @ BadAdmin::Reachable(_) => Failure::Usage { problem: error.to_string(), hint: String::new() },
     }
 }
 

@@ -22,7 +22,8 @@ struct Line {
 impl Head {
     /// Writes a head. What does not fit into the lengths is left out; no origin's head can be that long.
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Head {
-        let mut block = BytesMut::with_capacity(2 + headers.iter().map(|(name, value)| size(name, value)).sum::<usize>());
+        let mut block =
+            BytesMut::with_capacity(2 + headers.iter().map(|(name, value)| size(name, value)).sum::<usize>());
         block.put_u16(status.as_u16());
         for (name, value) in headers {
             let (Ok(of_name), Ok(of_value)) = (u16::try_from(name.as_str().len()), u32::try_from(value.len())) else {
@@ -68,12 +69,6 @@ impl Head {
         map
     }
 
-    /// The first value of a header.
-    pub(crate) fn get(&self, name: &HeaderName) -> Option<HeaderValue> {
-        let line = self.lines().find(|line| line.name == name.as_str().as_bytes())?;
-        HeaderValue::from_maybe_shared(line.value).ok()
-    }
-
     fn lines(&self) -> impl Iterator<Item = Line> {
         let mut rest = self.0.get(2..).map_or_else(Bytes::new, |lines| self.0.slice_ref(lines));
         std::iter::from_fn(move || {
@@ -92,7 +87,7 @@ fn size(name: &HeaderName, value: &HeaderValue) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{CONTENT_TYPE, ETAG, SET_COOKIE};
+    use http::header::{CONTENT_TYPE, SET_COOKIE};
 
     use super::*;
 
@@ -112,7 +107,6 @@ mod tests {
         assert_eq!((head.status(), head.headers(0)), (StatusCode::NOT_FOUND, headers()));
         let cookies: Vec<_> = head.headers(0).get_all(SET_COOKIE).iter().cloned().collect();
         assert_eq!(cookies, ["a=1", "b=2"]);
-        assert_eq!((head.get(&CONTENT_TYPE).unwrap(), head.get(&ETAG)), (HeaderValue::from_static("text/plain"), None));
     }
 
     #[test]

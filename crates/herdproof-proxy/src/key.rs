@@ -28,6 +28,8 @@ use std::{
 use foldhash::fast::FixedState;
 use http::{HeaderMap, Uri, header};
 
+use crate::policy::vary::Variant;
+
 /// The longest authority: a name of 253 characters and a port, with room to spare.
 const LONGEST_AUTHORITY: usize = 264;
 
@@ -266,6 +268,32 @@ impl KeyRef<'_> {
         // No longer than LONGEST_AUTHORITY.
         let authority = u16::try_from(self.authority.len()).unwrap_or(u16::MAX);
         Key { hash: self.hash, scheme: self.scheme, authority, text: text.into() }
+    }
+
+    /// How it is reached.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The key of one of its variants, behind the signpost of that number. No URL has a line break in it, so it is no URL's key.
+    pub(crate) fn to_variant(self, signpost: u64, variant: &Variant) -> Key {
+        self.beside("varies", signpost, variant.as_bytes())
+    }
+
+    /// A key that nobody else has, if nobody else has the number.
+    pub(crate) fn alone(self, number: u64) -> Key {
+        self.beside("alone", number, &[])
+    }
+
+    fn beside(self, kind: &str, number: u64, rest: &[u8]) -> Key {
+        let Key { hash, scheme, authority, text } = self.to_key();
+        let mut text = String::from(text);
+        // As characters of one byte each: two that differ stay two.
+        let rest = rest.iter().copied().map(char::from);
+        text.extend(format!("\n{kind} {number}\n").chars().chain(rest));
+        let mut hasher = FixedState::with_seed(hash).build_hasher();
+        hasher.write(&text.as_bytes()[usize::from(authority)..]);
+        Key { hash: hasher.finish(), scheme, authority, text: text.into() }
     }
 
     /// Path and query, as they go to the origin.

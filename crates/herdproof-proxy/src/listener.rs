@@ -19,7 +19,7 @@
 //! ```
 //! use bytes::Bytes;
 //! use herdproof::Env;
-//! use herdproof_proxy::{ClientSettings, Listener};
+//! use herdproof_proxy::{Listener, settings::ClientSettings};
 //! use http::Response;
 //! use http_body_util::Full;
 //! use std::time::Duration;
@@ -59,7 +59,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, Tick, env::Task};
+use herdproof::{Env, env::Task};
 use http::{Request, Response};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1};
@@ -77,7 +77,7 @@ use service::Service;
 pub use service::{Client, Upload};
 use socket::Socket;
 
-use crate::{metrics::Page, settings::ClientSettings};
+use crate::{by, metrics::Page, settings::ClientSettings};
 
 /// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
 const BACKLOG: u32 = 32_767;
@@ -195,7 +195,7 @@ impl Server {
         self.connections.open()
     }
 
-    /// What its connections did, for [`Metrics`](crate::Metrics).
+    /// What its connections did, for a page of metrics.
     pub fn report(&self) -> impl Fn(&mut Page) + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
         move |page| {
@@ -369,17 +369,6 @@ async fn unless<F: Future>(stop: &mut oneshot::Receiver<()>, future: F) -> Optio
     poll_fn(|cx| match stop.as_mut().poll(cx) {
         Poll::Ready(_) => Poll::Ready(None),
         Poll::Pending => future.as_mut().poll(cx).map(Some),
-    })
-    .await
-}
-
-/// What the future gives, or nothing if the deadline comes first.
-async fn by<F: Future>(env: &Env, deadline: Tick, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut late = pin!(env.sleep_until(deadline));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => late.as_mut().poll(cx).map(|_| None),
     })
     .await
 }

@@ -21,20 +21,23 @@
 //!     "#,
 //! )?;
 //! assert_eq!(settings.origin.limit, 64);
-//! assert_eq!(settings.route("/api/users").unwrap().grace.as_secs(), 3600);
+//! assert_eq!(settings.route("/api/users").unwrap().rules.grace.as_secs(), 3600);
 //! assert_eq!(settings.memory, 256 << 20);
 //!
 //! let wrong = Settings::parse("[origin]\nlimits = 64\n").unwrap_err();
 //! assert!(wrong.to_string().contains("did you mean `limit`?"));
-//! # Ok::<(), herdproof_proxy::BadSettings>(())
+//! # Ok::<(), herdproof_proxy::settings::BadSettings>(())
 //! ```
 
 mod file;
 mod mistake;
+#[cfg(test)]
+mod tests;
 mod units;
 
 use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
+use crate::policy::Route as Rules;
 pub use mistake::BadSettings;
 pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, parse_time, show_size, show_time};
 
@@ -61,8 +64,8 @@ pub struct Settings {
     pub wait: Duration,
     /// How long a failure is remembered: a time drawn from this range for each.
     pub failed: Range<Duration>,
-    /// The share of a lifetime by which expiries are spread, always to earlier.
-    pub ttl_jitter: f64,
+    /// What holds for every path that no route covers.
+    pub rules: Rules,
     /// What holds for some paths.
     pub routes: Vec<Route>,
     /// How clients are dealt with.
@@ -161,24 +164,10 @@ pub enum LogFormat {
 pub struct Route {
     /// How the path begins: `/api` is for `/api`, `/api/users` and `/api?x`, not for `/apis`.
     pub prefix: String,
-    /// For how long after its time a response may be served stale, where the response does not forbid it.
-    pub grace: Duration,
-    /// For how long a response is fresh that does not say so itself.
-    pub ttl: Option<Duration>,
-    /// What a request's cookies mean.
-    pub cookies: Cookies,
     /// Whether responses are shared at all.
     pub share: bool,
-}
-
-/// What a request's cookies mean for sharing its response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cookies {
-    /// The response may be for this user alone, unless it says that it is public.
-    #[default]
-    Respect,
-    /// They do not matter here.
-    Ignore,
+    /// How long they may be used, and by whom.
+    pub rules: Rules,
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -200,7 +189,7 @@ impl Default for Settings {
             max_followers: 100_000,
             wait: secs(30),
             failed: Duration::from_millis(500)..secs(2),
-            ttl_jitter: 0.1,
+            rules: Rules::default(),
             routes: Vec::new(),
             clients: ClientSettings::default(),
             log: LogSettings::default(),
@@ -241,12 +230,6 @@ impl Default for ClientSettings {
             max_head: 32 << 10,
             half_close: false,
         }
-    }
-}
-
-impl Default for Route {
-    fn default() -> Route {
-        Route { prefix: "/".into(), grace: Duration::ZERO, ttl: None, cookies: Cookies::default(), share: true }
     }
 }
 

@@ -4,7 +4,7 @@
 //! process may raise its own limit up to the hard one; if even that is too low, a smaller herd that is said to be smaller
 //! is better than one in which some clients fail for a reason that has nothing to do with herds.
 
-use herdproof_proxy::raise_descriptors;
+use herdproof_proxy::listener::raise_descriptors;
 
 /// A client's socket, and the server's for it.
 const PER_CLIENT: u64 = 2;

@@ -141,6 +141,11 @@ impl fmt::Debug for Variant {
 }
 
 impl Variant {
+    /// What tells it from others.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// How much memory it takes.
     pub fn weight(&self) -> usize {
         self.0.len()
@@ -208,4 +213,136 @@ fn is_zero(parameters: &[u8]) -> bool {
         };
         name.eq_ignore_ascii_case(b"q") && value.first() == Some(&b'0') && value.iter().all(|byte| b"0.".contains(byte))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    fn vary(lines: &[&str]) -> Vary {
+        let lines: Vec<_> = lines.iter().map(|line| ("vary", *line)).collect();
+        Vary::read(&headers(&lines))
+    }
+
+    fn spec(line: &str) -> Spec {
+        match vary(&[line]) {
+            Vary::On(spec) => spec,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check_same(line: &str, one: &[(&str, &str)], other: &[(&str, &str)], same: bool) {
+        let (spec, one, other) = (spec(line), headers(one), headers(other));
+        assert_eq!(spec.variant(&one) == spec.variant(&other), same, "{one:?} {other:?}");
+        assert_eq!(spec.matches(&spec.variant(&one), &other), same, "{one:?} {other:?}");
+        assert_eq!(spec.matches(&spec.variant(&other), &one), same, "{one:?} {other:?}");
+    }
+
+    #[test]
+    fn a_star_anywhere_is_everything() {
+        for lines in [&["*"][..], &["*, *"], &["*", "*"], &[", *"], &["", "*"], &["*, Foo"], &["Foo, *"], &["foo,*"]] {
+            assert_eq!(vary(lines), Vary::Everything, "{lines:?}");
+        }
+        assert_eq!(vary(&["foo bar"]), Vary::Everything, "nobody knows which field that is");
+    }
+
+    #[test]
+    fn the_same_fields_in_any_order_and_case_are_the_same() {
+        assert_eq!(vary(&["Foo, BAR"]), vary(&["bar", "foo,, Foo"]));
+        assert_eq!(spec("b, A").names(), ["a", "b"]);
+        assert_eq!(vary(&[]), Vary::Nothing);
+        assert_eq!(vary(&["", " , "]), Vary::Nothing);
+        assert_eq!(vary(&["a,b,c,d,e,f,g,h"]), Vary::On(spec("h,g,f,e,d,c,b,a")));
+        assert_eq!(vary(&["a,b,c,d,e,f,g,h,i"]), Vary::TooMuch);
+    }
+
+    #[test]
+    fn what_is_said_differently_but_means_the_same_finds_the_same_answer() {
+        check_same("Foo", &[("foo", "1")], &[("foo", "1"), ("other", "2")], true);
+        check_same("Foo", &[("foo", "1")], &[("foo", "2")], false);
+        check_same("Foo", &[("foo", "1")], &[], false);
+        check_same("Foo", &[("foo", "")], &[], false);
+        check_same("Foo", &[], &[], true);
+        check_same("Foo", &[("foo", "1, 2")], &[("foo", "1"), ("foo", "2")], true);
+        check_same("Foo", &[("foo", "1,2")], &[("foo", " 1, 2 ")], true);
+        check_same("Foo", &[("foo", "1,2")], &[("foo", "2,1")], false);
+        check_same("Foo", &[("foo", "a b")], &[("foo", "ab")], false);
+        check_same("Foo", &[("foo", "\"a, b\"")], &[("foo", "\"a,b\"")], false);
+        check_same("Foo, Bar, Baz", &[("foo", "1"), ("baz", "789")], &[("baz", "789"), ("foo", "1")], true);
+        check_same("Foo, Bar", &[("foo", "1")], &[("bar", "1")], false);
+        check_same("Foo, Bar", &[("foo", "1"), ("bar", "abc")], &[("foo", "1"), ("bar", "abcde")], false);
+        check_same("Accept-Language", &[("accept-language", "en, de")], &[("accept-language", "de , eN")], true);
+        check_same("Accept-Language", &[("accept-language", "en;q=0.5, de")], &[("accept-language", "en, de")], false);
+    }
+
+    #[test]
+    fn another_users_cookie_is_another_answer_to_the_byte() {
+        check_same("Cookie", &[("cookie", "a={\"x\":1, \"y\":2}")], &[("cookie", "a={\"x\":1,\"y\":2}")], false);
+        check_same("Cookie", &[("cookie", "a=1"), ("cookie", "b=2")], &[("cookie", "b=2"), ("cookie", "a=1")], false);
+        check_same("Authorization", &[("authorization", "Digest a, b")], &[("authorization", "Digest a,b")], false);
+        let shown = format!("{:?}", spec("Cookie").variant(&headers(&[("cookie", "secret")])));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn the_encodings_of_all_browsers_are_a_handful() {
+        let of = |lines: &[&str]| {
+            let lines: Vec<_> = lines.iter().map(|line| ("accept-encoding", *line)).collect();
+            Encodings::read(&headers(&lines)).as_str()
+        };
+        for (line, expected) in [
+            ("gzip, deflate, br, zstd", "br, zstd, gzip"),
+            ("gzip,deflate,br", "br, gzip"),
+            ("GZIP;q=1.0, br;q=0.5", "br, gzip"),
+            ("gzip;q=0, br", "br"),
+            ("gzip; q=0.000, br", "br"),
+            ("br, br;q=0", ""),
+            ("x-gzip", "gzip"),
+            ("*", "br, zstd, gzip"),
+            ("*;q=0, gzip", "gzip"),
+            ("*, br;q=0", "zstd, gzip"),
+            ("deflate", ""),
+            ("identity", ""),
+            ("", ""),
+            ("gzip;q=0.001", "gzip"),
+        ] {
+            assert_eq!(of(&[line]), expected, "{line}");
+        }
+        assert_eq!(of(&["gzip", "br"]), "br, gzip");
+        assert_eq!(of(&[]), "");
+        for bits in 0..8 {
+            let said = Encodings(bits);
+            assert_eq!(
+                Encodings::read(&headers(&[("accept-encoding", said.as_str())])),
+                said,
+                "asked in this form, read in this form"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn comparing_on_the_way_is_comparing_variants(
+            line in "(a|b|cookie|accept-language|accept-encoding)(, ?(a|b|cookie)){0,2}",
+            one in proptest::collection::vec(("(a|b|cookie|accept-language|accept-encoding)", "[ab ,\"]{0,4}"), 0..4),
+            other in proptest::collection::vec(("(a|b|cookie|accept-language|accept-encoding)", "[ab ,\"]{0,4}"), 0..4),
+        ) {
+            let spec = spec(&line);
+            let build = |fields: &[(String, String)]| headers(&fields.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>());
+            let (one, other) = (build(&one), build(&other));
+            prop_assert_eq!(spec.matches(&spec.variant(&one), &other), spec.variant(&one) == spec.variant(&other));
+            prop_assert!(spec.matches(&spec.variant(&one), &one));
+        }
+    }
 }

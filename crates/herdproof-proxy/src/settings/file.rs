@@ -9,11 +9,12 @@ use serde::{
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, Cookies, LogFormat, LogTo, OriginSettings, Route, Settings, parse_size, parse_time,
-    show_time,
+    BadSettings, ClientSettings, LogFormat, LogTo, OriginSettings, Route, Settings, parse_size, parse_time, show_time,
 };
+use crate::policy::{self, Cookies};
 
 const DAY: u64 = 86_400_000;
+const YEAR: u64 = 365 * DAY;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +28,7 @@ struct File {
     cache: Option<Cache>,
     clients: Option<Clients>,
     log: Option<Log>,
+    default: Option<Rules>,
     #[serde(default)]
     route: Vec<Spanned<RouteTable>>,
 }
@@ -57,7 +59,6 @@ struct Cache {
     max_followers: Option<Number<1, 10_000_000>>,
     wait: Option<Time<1, DAY>>,
     failed: Option<Spanned<(Time<0, DAY>, Time<0, DAY>)>>,
-    ttl_jitter: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -90,12 +91,31 @@ enum Format {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Rules {
+    ttl: Option<Time<0, YEAR>>,
+    grace: Option<Time<0, YEAR>>,
+    if_error: Option<Time<0, YEAR>>,
+    cookies: Option<CookieWord>,
+    share_set_cookie: Option<bool>,
+    obey_clients: Option<bool>,
+    jitter: Option<Spanned<f64>>,
+    early: Option<Spanned<f64>>,
+}
+
+/// The same, for a part of the paths. (Flattening one into the other would lose the places of mistakes.)
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RouteTable {
     prefix: Spanned<String>,
-    grace: Option<Time<0, { 365 * DAY }>>,
-    ttl: Option<Time<0, { 365 * DAY }>>,
-    cookies: Option<CookieWord>,
     share: Option<bool>,
+    ttl: Option<Time<0, YEAR>>,
+    grace: Option<Time<0, YEAR>>,
+    if_error: Option<Time<0, YEAR>>,
+    cookies: Option<CookieWord>,
+    share_set_cookie: Option<bool>,
+    obey_clients: Option<bool>,
+    jitter: Option<Spanned<f64>>,
+    early: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -158,9 +178,12 @@ impl File {
             set(&mut settings.log.format, format);
             set(&mut settings.log.hide_query, hide_query);
         }
+        if let Some(rules) = self.default {
+            rules.set(&mut settings.rules)?;
+        }
         for route in self.route {
             let span = route.span();
-            let route = route.into_inner().route()?;
+            let route = route.into_inner().route(&settings.rules)?;
             if settings.routes.iter().any(|other| other.prefix == route.prefix) {
                 return Err((span, format!("there is a route for {:?} already", route.prefix)));
             }
@@ -202,13 +225,6 @@ impl Cache {
             }
             settings.failed = least..most;
         }
-        if let Some(jitter) = self.ttl_jitter {
-            let (span, jitter) = (jitter.span(), jitter.into_inner());
-            if !(0.0..=0.5).contains(&jitter) {
-                return Err((span, format!("{jitter} is not in the range 0 to 0.5")));
-            }
-            settings.ttl_jitter = jitter;
-        }
         Ok(())
     }
 }
@@ -231,8 +247,30 @@ impl Clients {
     }
 }
 
+impl Rules {
+    fn set(self, rules: &mut policy::Route) -> Result<(), Wrong> {
+        set(&mut rules.ttl, self.ttl.map(|time| Some(time.0)));
+        set(&mut rules.grace, self.grace);
+        set(&mut rules.if_error, self.if_error);
+        set(&mut rules.cookies, self.cookies);
+        set(&mut rules.share_set_cookie, self.share_set_cookie);
+        set(&mut rules.obey_clients, self.obey_clients);
+        set(&mut rules.jitter, self.jitter.map(|jitter| share(&jitter, 0.5)).transpose()?);
+        set(&mut rules.beta, self.early.map(|early| share(&early, 10.0)).transpose()?);
+        Ok(())
+    }
+}
+
+/// A number from nothing to this much.
+fn share(number: &Spanned<f64>, most: f64) -> Result<f64, Wrong> {
+    let value = *number.get_ref();
+    let problem = || (number.span(), format!("{value} is not in the range 0 to {most}"));
+    (0.0..=most).contains(&value).then_some(value).ok_or_else(problem)
+}
+
 impl RouteTable {
-    fn route(self) -> Result<Route, Wrong> {
+    /// What it does not say is as for every path.
+    fn route(self, all: &policy::Route) -> Result<Route, Wrong> {
         let (span, prefix) = (self.prefix.span(), self.prefix.into_inner());
         if !prefix.starts_with('/') {
             return Err((span, format!("{prefix:?} does not begin with a slash; {:?} would", format!("/{prefix}"))));
@@ -240,12 +278,11 @@ impl RouteTable {
         if prefix.contains(['?', '#']) {
             return Err((span, "a prefix is of paths, without what follows a `?`".into()));
         }
-        let mut route = Route { prefix, ..Route::default() };
-        set(&mut route.grace, self.grace);
-        route.ttl = self.ttl.map(Duration::from);
-        set(&mut route.cookies, self.cookies);
-        set(&mut route.share, self.share);
-        Ok(route)
+        let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
+            self;
+        let mut rules = all.clone();
+        Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
+        Ok(Route { prefix, share: share.unwrap_or(true), rules })
     }
 }
 

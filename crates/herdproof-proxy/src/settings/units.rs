@@ -28,7 +28,7 @@ pub struct NotASize(String);
 ///
 /// ```
 /// use std::time::Duration;
-/// use herdproof_proxy::parse_time;
+/// use herdproof_proxy::settings::parse_time;
 ///
 /// assert_eq!(parse_time("1m30s"), Ok(Duration::from_secs(90)));
 /// assert!(parse_time("30").unwrap_err().to_string().contains("\"30s\""));
@@ -52,7 +52,7 @@ pub fn parse_time(text: &str) -> Result<Duration, NotATime> {
 /// A size in bytes: a number, with a unit such as `KiB`, `MiB` or `MB` unless it is bytes.
 ///
 /// ```
-/// use herdproof_proxy::parse_size;
+/// use herdproof_proxy::settings::parse_size;
 ///
 /// assert_eq!(parse_size("1.5KiB"), Ok(1536));
 /// assert!(parse_size("many").is_err());
@@ -231,7 +231,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_a_panic(text in ".{0,30}", number in "[0-9.]{0,40}(ms|s|h|d|MiB|kB|)") {
-            let _ = (parse_time(&text), parse_size(&text), parse_time(&number), parse_size(&number));
+            drop((parse_time(&text), parse_size(&text), parse_time(&number), parse_size(&number)));
         }
 
         #[test]
