@@ -18,7 +18,7 @@ use std::{
 use herdproof::{
     Env,
     env::Task,
-    gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    gate::{Ask, Permit, Priority, Refusal, Span, Verdict, Why},
     retry::by,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
@@ -136,7 +136,7 @@ impl Talk {
 
     async fn say(&mut self, bytes: &str) {
         // Whoever has left does not hear it.
-        let _ = self.stream.write_all(bytes.as_bytes()).await;
+        self.stream.write_all(bytes.as_bytes()).await.ok();
     }
 
     /// Waits until the other side closes.

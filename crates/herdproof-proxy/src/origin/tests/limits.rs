@@ -96,6 +96,7 @@ fn clients_that_come_and_leave_make_no_more_connections_than_there_are_seats() {
         let raw = held.raw(&env).await;
         let origin = raw.origin_with(|settings| settings.limit = 4);
         for round in 0..20 {
+            let seen = held.targets();
             let herd: Vec<_> = (0..8)
                 .map(|n| {
                     let origin = origin.clone();
@@ -109,7 +110,6 @@ fn clients_that_come_and_leave_make_no_more_connections_than_there_are_seats() {
                     })
                 })
                 .collect();
-            let seen = held.targets();
             until(|| held.targets() > seen).await;
             let stats = origin.stats();
             assert!(stats.in_flight <= 4 && stats.connections <= 4, "round {round}: {stats:?}");
@@ -274,14 +274,15 @@ impl Scene {
     }
 
     /// So many clients, each of whom asks again as soon as it has its answer, which takes `head` and then `body`.
-    fn clients(&mut self, clients: u32, rounds: u32, head: Duration, body: Duration, verdict: Verdict) -> Lowest {
+    fn clients(&mut self, clients: u32, rounds: u32, head: Duration, body: Duration, verdict: fn(u32) -> Verdict) -> Lowest {
         let lowest = Arc::new(Mutex::new(Lowest { limit: u32::MAX, refused: 0, served: 0 }));
         let env = self.sim.env();
         let tasks: Vec<_> = (0..clients)
-            .map(|_| {
+            .map(|client| {
                 let (env, stack, lowest) = (env.clone(), Arc::clone(&self.stack), Arc::clone(&lowest));
                 env.clone().spawn(async move {
-                    for _ in 0..rounds {
+                    for round in 0..rounds {
+                        let verdict = verdict(client + round);
                         let mut ask = Ask::new(&env);
                         let Ok(mut entry) = stack.enter(&mut ask).await else {
                             lowest.lock().refused += 1;
@@ -322,14 +323,14 @@ struct Lowest {
 fn an_origin_that_is_simply_slow_does_not_lose_its_seats() {
     // From the start.
     let mut scene = Scene::new(|_| {});
-    let seen = scene.clients(100, 20, Duration::from_secs(8), MS, Verdict::Ok);
+    let seen = scene.clients(100, 20, Duration::from_secs(8), MS, |_| Verdict::Ok);
     assert_eq!((seen.refused, seen.served), (0, 2_000));
     assert!(seen.limit >= 200, "{seen:?}");
     // And after it was quick: put to the test, and given back what it needs.
     let mut scene = Scene::new(|_| {});
-    let quick = scene.clients(100, 200, MS * 80, MS, Verdict::Ok);
+    let quick = scene.clients(100, 200, MS * 80, MS, |_| Verdict::Ok);
     assert_eq!((quick.limit, quick.refused), (256, 0));
-    let slow = scene.clients(100, 40, Duration::from_secs(8), MS, Verdict::Ok);
+    let slow = scene.clients(100, 40, Duration::from_secs(8), MS, |_| Verdict::Ok);
     assert!(slow.limit >= 100, "nobody had to wait: {slow:?}");
     assert_eq!(slow.refused, 0);
 }
@@ -337,22 +338,23 @@ fn an_origin_that_is_simply_slow_does_not_lose_its_seats() {
 #[test]
 fn readers_that_take_their_time_are_not_held_against_the_origin() {
     let mut scene = Scene::new(|_| {});
-    let quick = scene.clients(200, 50, MS * 80, MS, Verdict::Ok);
-    let slow = scene.clients(200, 50, MS * 80, Duration::from_secs(60), Verdict::Ok);
+    let quick = scene.clients(200, 50, MS * 80, MS, |_| Verdict::Ok);
+    let slow = scene.clients(200, 50, MS * 80, Duration::from_secs(60), |_| Verdict::Ok);
     assert_eq!((quick.limit, slow.limit, slow.refused), (256, 256, 0));
 }
 
 #[test]
 fn an_origin_that_says_it_has_too_much_to_do_gets_less() {
     let mut scene = Scene::new(|_| {});
-    let seen = scene.clients(200, 100, MS * 80, MS, Verdict::Overload { after: None });
+    let some = |n: u32| if n.is_multiple_of(4) { Verdict::Overload { after: None } } else { Verdict::Ok };
+    let seen = scene.clients(200, 100, MS * 80, MS, some);
     assert!(seen.limit <= 128, "{seen:?}");
 }
 
 #[test]
 fn the_limit_never_goes_above_what_was_set() {
     let mut scene = Scene::new(|settings| (settings.limit, settings.queue_wait) = (8, Duration::from_secs(600)));
-    let seen = scene.clients(64, 200, MS, MS, Verdict::Ok);
+    let seen = scene.clients(64, 200, MS, MS, |_| Verdict::Ok);
     assert!(seen.served > 0);
     assert_eq!(scene.stack.queue.seats(), 8);
 }
