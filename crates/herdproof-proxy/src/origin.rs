@@ -397,10 +397,9 @@ fn failure(error: OriginError, unsent: bool) -> Failure<OriginError> {
         OriginError::Connect(_) => Failure::Unsent(error),
         OriginError::Broken(_) if unsent => Failure::Unsent(error),
         OriginError::Broken(_) => Failure::Failed(error),
-        OriginError::Refused(_)
-        | OriginError::TimedOut
-        | OriginError::BadResponse(_)
-        | OriginError::Request(_) => Failure::NoRetry(error),
+        OriginError::Refused(_) | OriginError::TimedOut | OriginError::BadResponse(_) | OriginError::Request(_) => {
+            Failure::NoRetry(error)
+        }
     }
 }
 
@@ -446,7 +445,10 @@ fn target(url: &str) -> Result<(String, u16), BadOrigin> {
     let host = authority.host();
     let port = match authority.as_str().strip_prefix(host) {
         Some("") => 80,
-        _ => authority.port_u16().filter(|port| *port > 0).ok_or_else(|| bad("has a port that is not from 1 to 65535"))?,
+        _ => authority
+            .port_u16()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| bad("has a port that is not from 1 to 65535"))?,
     };
     Ok((host.to_owned(), port))
 }
@@ -467,7 +469,9 @@ impl fmt::Display for OriginError {
 impl fmt::Display for BadResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            BadResponse::Unreadable(error) if error.is_parse_too_large() => "the head of the origin's answer is too long",
+            BadResponse::Unreadable(error) if error.is_parse_too_large() => {
+                "the head of the origin's answer is too long"
+            }
             BadResponse::Unreadable(_) => "the origin's answer is not HTTP",
             BadResponse::Length => "the origin's answer says more than once how long it is",
             BadResponse::TransferEncoding => "the origin's answer has a transfer coding that was not asked for",

@@ -203,7 +203,8 @@ impl HedgeBuilder {
 
     /// The rule.
     pub fn build(self) -> Hedge {
-        let HedgeBuilder { env, quantile, fixed, unknown, least, samples, ratio, floor, failures, budget, conditions } = self;
+        let HedgeBuilder { env, quantile, fixed, unknown, least, samples, ratio, floor, failures, budget, conditions } =
+            self;
         let own = Budget::builder(&env).ratio(ratio).floor(floor).without_circuit().build();
         Hedge(Arc::new(Rules {
             quantile,

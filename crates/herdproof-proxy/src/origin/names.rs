@@ -44,11 +44,8 @@ struct Found {
 impl Names {
     /// The addresses of a host, kept up to date in the background if it is a name.
     pub(super) fn new(env: &Env, host: &str, port: u16, every: Duration) -> Names {
-        let names = Names(Arc::new(Shared {
-            found: RwLock::default(),
-            news: Notify::new(),
-            turn: AtomicUsize::new(0),
-        }));
+        let names =
+            Names(Arc::new(Shared { found: RwLock::default(), news: Notify::new(), turn: AtomicUsize::new(0) }));
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
             names.0.found.write().addresses = vec![SocketAddr::new(address, port)];
         } else {

@@ -48,10 +48,7 @@ impl Body for Unfinished {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.0.take().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part)))))
     }
 }
@@ -107,7 +104,11 @@ fn answers_that_can_be_read_in_two_ways_are_refused_and_nothing_is_used_again() 
                 let error = origin.get("/").await.unwrap_err();
                 assert_eq!(error.to_string(), text, "{bytes}");
                 assert!(matches!(error, OriginError::BadResponse(_)));
-                assert_eq!(raw.connections(), connections, "not tried again, and not over the same connection: {bytes}");
+                assert_eq!(
+                    raw.connections(),
+                    connections,
+                    "not tried again, and not over the same connection: {bytes}"
+                );
             }
             until(|| origin.stats().connections == 0 && origin.stats().in_flight == 0).await;
         });
@@ -192,7 +193,11 @@ fn a_reset_before_the_first_byte_is_tried_again_only_where_that_is_safe() {
         assert_eq!((raw.connections(), origin.stats().retries), (2, 1));
         let error = origin.post(Full::new(Bytes::from_static(b"once"))).await.unwrap_err();
         assert!(matches!(error, OriginError::Broken(_)), "{error:?}");
-        assert_eq!((raw.connections(), origin.stats().retries), (3, 1), "a post that may have been done is not done again");
+        assert_eq!(
+            (raw.connections(), origin.stats().retries),
+            (3, 1),
+            "a post that may have been done is not done again"
+        );
     });
 }
 

@@ -119,7 +119,11 @@ fn clients_that_come_and_leave_make_no_more_connections_than_there_are_seats() {
         until(|| origin.stats().in_flight == 0).await;
         let stats = origin.stats();
         assert_eq!((stats.waiting, stats.connections, stats.idle), (0, 0, 0));
-        assert_eq!((stats.breaker, stats.limit, stats.faults), (Phase::Closed, 4, 0), "that clients leave says nothing");
+        assert_eq!(
+            (stats.breaker, stats.limit, stats.faults),
+            (Phase::Closed, 4, 0),
+            "that clients leave says nothing"
+        );
     });
 }
 
@@ -274,7 +278,14 @@ impl Scene {
     }
 
     /// So many clients, each of whom asks again as soon as it has its answer, which takes `head` and then `body`.
-    fn clients(&mut self, clients: u32, rounds: u32, head: Duration, body: Duration, verdict: fn(u32) -> Verdict) -> Lowest {
+    fn clients(
+        &mut self,
+        clients: u32,
+        rounds: u32,
+        head: Duration,
+        body: Duration,
+        verdict: fn(u32) -> Verdict,
+    ) -> Lowest {
         let lowest = Arc::new(Mutex::new(Lowest { limit: u32::MAX, refused: 0, served: 0 }));
         let env = self.sim.env();
         let tasks: Vec<_> = (0..clients)

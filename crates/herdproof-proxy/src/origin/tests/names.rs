@@ -47,8 +47,11 @@ fn a_name_with_an_address_where_nobody_listens_is_reached_at_the_other() {
 #[test]
 fn a_name_that_is_not_found_does_not_keep_the_proxy_from_starting() {
     run(|env| async move {
-        let settings =
-            OriginSettings { url: "http://no-such-name.invalid:80".to_owned(), attempts: 1, ..OriginSettings::default() };
+        let settings = OriginSettings {
+            url: "http://no-such-name.invalid:80".to_owned(),
+            attempts: 1,
+            ..OriginSettings::default()
+        };
         let origin = Origin::new(&env, &settings).unwrap();
         let error = origin.get("/").await.unwrap_err();
         assert!(matches!(error, OriginError::Connect(_)), "{error:?}");
