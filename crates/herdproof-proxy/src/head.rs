@@ -22,7 +22,8 @@ struct Line {
 impl Head {
     /// Writes a head. What does not fit into the lengths is left out; no origin's head can be that long.
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Head {
-        let mut block = BytesMut::with_capacity(2 + headers.iter().map(|(name, value)| size(name, value)).sum::<usize>());
+        let mut block =
+            BytesMut::with_capacity(2 + headers.iter().map(|(name, value)| size(name, value)).sum::<usize>());
         block.put_u16(status.as_u16());
         for (name, value) in headers {
             let (Ok(of_name), Ok(of_value)) = (u16::try_from(name.as_str().len()), u32::try_from(value.len())) else {

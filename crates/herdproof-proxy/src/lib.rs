@@ -15,6 +15,7 @@ mod learn;
 pub mod listener;
 mod log;
 pub mod metrics;
+mod outcome;
 pub mod policy;
 pub mod settings;
 mod stripes;

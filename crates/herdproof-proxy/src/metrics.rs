@@ -84,6 +84,11 @@ struct Reasons([OnceLock<(Outcome, &'static str)>; REASONS], [AtomicU64; REASONS
 pub struct Waiting<'a>(&'a Metrics);
 
 impl Metrics {
+    /// Nothing was counted yet.
+    pub fn new() -> Metrics {
+        Metrics::default()
+    }
+
     /// Counts a request that is over.
     #[inline]
     pub fn count(&self, record: &Record) {
@@ -116,7 +121,8 @@ impl Metrics {
     /// All of it. What others have to report can be added.
     pub fn page(&self) -> Page {
         let mut page = Page::default();
-        let first: [Sum; OUTCOMES] = array::from_fn(|outcome| Sum::of(self.parts.iter().map(|part| &part.first[outcome])));
+        let first: [Sum; OUTCOMES] =
+            array::from_fn(|outcome| Sum::of(self.parts.iter().map(|part| &part.first[outcome])));
         let bytes = self.by_outcome(|part, outcome| &part.bytes[outcome]);
         let requests: Vec<(&str, u64)> = names().zip(first.iter().map(Sum::total)).collect();
         let edge: u64 = first.iter().map(Sum::total).sum();
@@ -132,12 +138,24 @@ impl Metrics {
         let statuses: Vec<(&str, u64)> = statuses.map(|(class, name)| (name, status(class))).collect();
         page.counters("herdproof_responses_total", "Responses, by the class of their status.", "status", &statuses);
         page.counters("herdproof_body_bytes_total", "Bytes of bodies given to clients.", "outcome", &bytes);
-        page.histogram_head("herdproof_first_byte_seconds", "Time until an answer began, by what became of the request.");
+        page.histogram_head(
+            "herdproof_first_byte_seconds",
+            "Time until an answer began, by what became of the request.",
+        );
         for (name, times) in names().zip(&first) {
-            page.histogram("herdproof_first_byte_seconds", Some(("outcome", name)), &BOUNDS, &times.counts, times.nanos);
+            page.histogram(
+                "herdproof_first_byte_seconds",
+                Some(("outcome", name)),
+                &BOUNDS,
+                &times.counts,
+                times.nanos,
+            );
         }
         let waited = Sum::of(self.parts.iter().map(|part| &part.waited));
-        page.histogram_head("herdproof_wait_seconds", "Time that requests waited for a fill that they shared, or for a seat.");
+        page.histogram_head(
+            "herdproof_wait_seconds",
+            "Time that requests waited for a fill that they shared, or for a seat.",
+        );
         page.histogram("herdproof_wait_seconds", None, &BOUNDS, &waited.counts, waited.nanos);
         let waiting: i64 = self.parts.iter().map(|part| part.waiting.load(Relaxed)).sum();
         page.gauge("herdproof_waiting", "Requests that wait for a fill that they share.", waiting.max(0) as f64);

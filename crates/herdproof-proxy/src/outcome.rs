@@ -61,7 +61,12 @@ impl Outcome {
 pub(crate) const HIT: HeaderValue = HeaderValue::from_static("herdproof; hit");
 
 /// `Cache-Status` of anything else. `detail` is a word of ours.
-pub(crate) fn cache_status(outcome: Outcome, detail: &'static str, origin: Option<StatusCode>, stored: bool) -> HeaderValue {
+pub(crate) fn cache_status(
+    outcome: Outcome,
+    detail: &'static str,
+    origin: Option<StatusCode>,
+    stored: bool,
+) -> HeaderValue {
     let mut text = String::from(match outcome {
         Outcome::Hit | Outcome::Stale => "herdproof; hit",
         Outcome::Miss | Outcome::Failed | Outcome::Shed => "herdproof; fwd=miss",

@@ -241,7 +241,8 @@ fn after_a_rotation_lines_go_to_the_new_file() {
 #[test]
 fn a_file_that_cannot_be_opened_is_an_error_at_once() {
     run(async |env| {
-        let settings = LogSettings { access: Some(LogTo::File("/nowhere/access.log".into())), ..LogSettings::default() };
+        let settings =
+            LogSettings { access: Some(LogTo::File("/nowhere/access.log".into())), ..LogSettings::default() };
         let error = AccessLog::open(&env, &settings).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the access log /nowhere/access.log: "), "{error}");
         assert!(AccessLog::open(&env, &LogSettings::default()).unwrap().is_none());

@@ -98,7 +98,10 @@ fn requests_sent_all_at_once_are_answered_in_their_order() {
         let server = echo(&env, &ClientSettings::default());
         let mut stream = connect(&server).await;
         let all: String = (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nhost: x\r\n\r\n")).collect();
-        stream.write_all(all.replacen("/49 HTTP/1.1\r\n", "/49 HTTP/1.1\r\nconnection: close\r\n", 1).as_bytes()).await.unwrap();
+        stream
+            .write_all(all.replacen("/49 HTTP/1.1\r\n", "/49 HTTP/1.1\r\nconnection: close\r\n", 1).as_bytes())
+            .await
+            .unwrap();
         let told = closed(&mut stream).await;
         let paths: Vec<&str> = told.split("\r\n\r\n/").skip(1).map(|rest| rest.split("HTTP").next().unwrap()).collect();
         assert_eq!(paths, (0..50).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -149,7 +152,8 @@ fn a_silent_connection_and_a_half_sent_head_are_ended() {
 #[test]
 fn who_waits_for_its_answer_is_not_idle() {
     run(async |env| {
-        let short = ClientSettings { head_timeout: 100 * MS, idle: 100 * MS, stall: 100 * MS, ..ClientSettings::default() };
+        let short =
+            ClientSettings { head_timeout: 100 * MS, idle: 100 * MS, stall: 100 * MS, ..ClientSettings::default() };
         let go = Arc::new(Semaphore::new(0));
         let gate = Arc::clone(&go);
         let server = bind(&short).serve(&env, move |_, _| {
@@ -178,7 +182,9 @@ fn who_reads_nothing_of_a_large_answer_is_ended() {
         let mut stream = connect(&server).await;
         stream.write_all(GET).await.unwrap();
         server.connections.empty().await;
-        assert!(reported(&server, "herdproof_connections_ended_total{why=\"slow_reader\"} 0") || server.connections() == 0);
+        assert!(
+            reported(&server, "herdproof_connections_ended_total{why=\"slow_reader\"} 0") || server.connections() == 0
+        );
         assert!(reported(&server, "herdproof_connections_ended_total{why=\"slow_reader\"} 1"));
     });
 }
@@ -443,7 +449,8 @@ fn a_port_that_is_taken_says_so_and_how_to_find_who_has_it() {
         let first = bind(&ClientSettings::default());
         let error = Listener::bind(first.address(), &ClientSettings::default()).unwrap_err();
         let port = first.address().port();
-        let says = format!("cannot listen on 127.0.0.1:{port}: another program has port {port}; `ss -ltnp 'sport = :{port}'`");
+        let says =
+            format!("cannot listen on 127.0.0.1:{port}: another program has port {port}; `ss -ltnp 'sport = :{port}'`");
         assert!(error.to_string().starts_with(&says), "{error}");
         let denied = CannotListen { address: ([0; 4], 80).into(), error: io::ErrorKind::PermissionDenied.into() };
         assert!(denied.to_string().contains("ports below 1024 need a right"), "{denied}");

@@ -2,10 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
@@ -278,7 +275,8 @@ impl RouteTable {
         if prefix.contains(['?', '#']) {
             return Err((span, "a prefix is of paths, without what follows a `?`".into()));
         }
-        let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } = self;
+        let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
+            self;
         let mut rules = all.clone();
         Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
         Ok(Route { prefix, share: share.unwrap_or(true), rules })
@@ -392,9 +390,23 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for MaybeTime<LEAS
 
 impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Number<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(from)?;
-        let fits = u32::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
-        fits.map(Number).ok_or_else(|| D::Error::custom(format!("{number} is not in the range {LEAST} to {MOST}")))
+        from.deserialize_any(Whole(LEAST, MOST)).map(Number)
+    }
+}
+
+struct Whole(u32, u32);
+
+impl Visitor<'_> for Whole {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {} to {}", self.0, self.1)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u32, E> {
+        let Whole(least, most) = self;
+        let fits = u32::try_from(number).ok().filter(|number| (least..=most).contains(number));
+        fits.ok_or_else(|| E::custom(format!("{number} is not in the range {least} to {most}")))
     }
 }
 

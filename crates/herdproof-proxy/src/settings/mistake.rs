@@ -63,6 +63,7 @@ fn explain(message: &str) -> String {
     let (what, name, possible) = match &names[..] {
         [name, possible @ ..] if message.starts_with("unknown field") => ("setting", name, possible),
         [name, possible @ ..] if message.starts_with("unknown variant") => ("value", name, possible),
+        [name] if message.starts_with("missing field") => return format!("`{name}` is missing here"),
         _ => return message.trim_end().to_owned(),
     };
     match nearest(name, possible) {
@@ -101,7 +102,8 @@ impl fmt::Display for BadSettings {
         writeln!(f, "{file}:{line}:{column}: {problem}")?;
         writeln!(f, "{:margin$} |", "")?;
         writeln!(f, "{line} | {text}")?;
-        write!(f, "{:margin$} | {:2$}{}", "", "^".repeat(*width), column - 1)
+        let (before, marks) = (" ".repeat(column - 1), "^".repeat(*width));
+        write!(f, "{:margin$} | {before}{marks}", "")
     }
 }
 

@@ -176,7 +176,8 @@ fn a_file_that_is_not_there_is_told_from_one_that_is_wrong() {
 
 #[test]
 fn the_longest_prefix_counts_and_ends_where_a_segment_does() {
-    let text = ["/", "/api", "/api/users", "/img/"].map(|prefix| format!("[[route]]\nprefix = \"{prefix}\"\n")).concat();
+    let text =
+        ["/", "/api", "/api/users", "/img/"].map(|prefix| format!("[[route]]\nprefix = \"{prefix}\"\n")).concat();
     let settings = Settings::parse(&text).unwrap();
     for (path, prefix) in [
         ("/", "/"),
