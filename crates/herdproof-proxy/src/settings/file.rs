@@ -1,6 +1,6 @@
 //! `herdproof.toml`.
 
-use std::{fmt, net::SocketAddr, path::Path, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
@@ -123,21 +123,13 @@ enum CookieWord {
 }
 
 impl Settings {
-    /// From a file; what it does not say stays as it is by default.
-    pub fn read(file: &Path) -> Result<Settings, BadSettings> {
-        let name = file.display().to_string();
-        match std::fs::read_to_string(file) {
-            Ok(text) => Settings::parse_named(&name, &text),
-            Err(error) => Err(BadSettings::unreadable(name, &error)),
-        }
-    }
-
-    /// From the text of a file.
+    /// From the text of a file; what it does not say stays as it is by default.
     pub fn parse(text: &str) -> Result<Settings, BadSettings> {
-        Settings::parse_named("herdproof.toml", text)
+        Settings::parse_file("herdproof.toml", text)
     }
 
-    fn parse_named(name: &str, text: &str) -> Result<Settings, BadSettings> {
+    /// The same, from a file of this name.
+    pub fn parse_file(name: &str, text: &str) -> Result<Settings, BadSettings> {
         let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
         let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
         file.into_settings().map_err(wrong)

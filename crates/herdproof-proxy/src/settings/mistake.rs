@@ -20,11 +20,6 @@ struct Place {
 }
 
 impl BadSettings {
-    /// The file cannot be read at all.
-    pub(super) fn unreadable(file: String, error: &std::io::Error) -> BadSettings {
-        BadSettings { file, place: None, problem: format!("cannot be read: {error}") }
-    }
-
     /// Something that is wrong with all of it, or with this part.
     pub(super) fn new(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> BadSettings {
         BadSettings { file: file.to_owned(), place: span.map(|span| Place::of(text, span)), problem }
@@ -32,11 +27,6 @@ impl BadSettings {
 
     pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> BadSettings {
         BadSettings::new(file, text, error.span(), explain(error.message()))
-    }
-
-    /// Whether the file itself could not be read, as against what is in it.
-    pub fn is_unreadable(&self) -> bool {
-        self.place.is_none() && self.problem.starts_with("cannot be read")
     }
 }
 
