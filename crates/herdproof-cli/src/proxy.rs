@@ -11,19 +11,15 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use herdproof::Env;
 use herdproof_lab::real::FragileOrigin;
 use herdproof_proxy::{
-    Listener, Server, Settings,
+    Listener, Proxy, Server, Settings,
     access::{AccessLog, CannotOpen},
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
-    metrics::Metrics,
     settings::{LogFormat, LogTo, show_size, show_time},
 };
-use http::{Response, StatusCode};
-use http_body_util::Full;
 
 use crate::{
     Done, Verdict,
@@ -108,8 +104,7 @@ fn make_room(output: &Output, settings: &mut Settings) {
 }
 
 async fn serve(output: &Output, mut settings: Settings) -> Done {
-    let metrics = Arc::new(Metrics::new());
-    let env = Env::system().observed_by(Arc::clone(&metrics));
+    let env = Env::system();
     let mut signals = Signals::new().map_err(|error| Failure::Io { what: "cannot hear of signals".into(), error })?;
     let log = AccessLog::open(&env, &settings.log).map_err(|CannotOpen { path, error }| Failure::Io {
         what: format!("cannot open the access log {}", path.display()),
@@ -120,16 +115,18 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     let admin = admin.map_err(bad_admin)?;
     let demo = demo_origin(&env, &mut settings)?;
 
-    let server = listener.serve(&env, |_request, _client| async {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"not implemented yet\n")));
-        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
-        response
+    let proxy = Proxy::new(&env, settings.clone(), log.clone()).map_err(|bad| Failure::Usage {
+        problem: bad.to_string(),
+        hint: "An origin is an address such as http://127.0.0.1:3000".into(),
+    })?;
+    let (metrics, report) = (Arc::clone(proxy.metrics()), proxy.report());
+    let server = listener.serve(&env, move |request, client| {
+        let proxy = proxy.clone();
+        async move { proxy.serve(request, &client).await }
     });
-    // What operators ask is no part of what the policies do.
-    let unwatched = Env::system();
-    let readiness = Readiness::new(&unwatched, &settings);
+    let readiness = Readiness::new(&env, &settings);
     let admin = admin.map(|listener| {
-        let told = Admin::new(&unwatched, metrics, readiness.clone()).with(server.report());
+        let told = Admin::new(&env, metrics, readiness.clone()).with(report).with(server.report());
         let told = match &log {
             Some(log) => told.with(log.report()),
             None => told,

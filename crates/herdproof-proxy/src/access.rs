@@ -43,7 +43,6 @@ use std::{net::SocketAddr, time::Duration};
 use herdproof::Tick;
 use http::{HeaderValue, Method, StatusCode, uri::PathAndQuery};
 
-pub use crate::outcome::Outcome;
 pub use writer::{AccessLog, CannotOpen};
 
 /// One request, when it is over.
@@ -77,4 +76,36 @@ pub struct Record {
     pub referer: Option<HeaderValue>,
     /// The `User-Agent`, if lines are written.
     pub agent: Option<HeaderValue>,
+}
+
+macro_rules! outcomes {
+    ($($variant:ident $name:literal $help:literal)*) => {
+        /// Where an answer came from.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Outcome {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Outcome {
+            /// Every one there is.
+            pub const ALL: &'static [Outcome] = &[$(Outcome::$variant),*];
+
+            /// What it is called in logs and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Outcome::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    Hit    "hit"    "From memory, fresh."
+    Stale  "stale"  "From memory, after its time."
+    Miss   "miss"   "From the origin, and this request was the first to ask."
+    Joined "joined" "From the origin, by a fill that another request had begun."
+    Revalidated "revalidated" "From memory, after the origin had said that it is still right."
+    Pass   "pass"   "From the origin, for this client alone."
+    Failed "failed" "The origin did not answer, or with a failure."
+    Shed   "shed"   "Refused here, so that the origin is not asked too much."
+    Bad    "bad"    "Not a request that can be passed on."
 }

@@ -11,15 +11,13 @@ use http::{
 
 use crate::{
     body::Body,
+    cache_status::CACHE_STATUS,
     object::Object,
     policy::{
         Class, condition,
         range::{Ranged, range},
     },
 };
-
-/// RFC 9211: what the cache did with the request, and why.
-pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 /// What a request that is answered from an object says about how it wants it.
 pub(crate) fn deliver(

@@ -182,11 +182,7 @@ impl fmt::Display for Fault {
 }
 
 /// Fetches it, and lands the flight of those who wait.
-pub(crate) async fn fill(
-    core: Arc<Core>,
-    job: Job,
-    landing: Landing<Landed, Infallible>,
-) -> Result<(), Infallible> {
+pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
     let asked = core.env.now();
     let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
         Ok(response) => response,
@@ -197,23 +193,28 @@ pub(crate) async fn fill(
     };
     let times = Times { asked, answered: core.env.now(), wall: core.env.wall() };
     let (mut head, body) = response.into_parts();
-    hop::strip(&mut head.headers);
+    let asked_whether = [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE];
     if head.status == StatusCode::NOT_MODIFIED
         && let Some(prior) = &job.prior
-        && job.outgoing.headers.contains_key(header::IF_NONE_MATCH)
-            | job.outgoing.headers.contains_key(header::IF_MODIFIED_SINCE)
+        && asked_whether.iter().any(|name| job.outgoing.headers.contains_key(name))
     {
         // Nothing comes after it, so the connection is free again.
         drop(body);
-        core.revalidated(&job, prior, &head.headers, &times, landing);
+        core.revalidated(&job, prior, head.headers, &times, landing);
         return Ok(());
     }
     let draws = Draws { jitter: core.rng.unit() };
     let Judged { terms, life, verdict } =
         judge(&job.class, head.status, &head.headers, core.route(job.route), &times, draws);
-    core.learn(&job, &verdict);
+    // Not before: a `Connection` must not take from our sight what the verdict depends on.
+    hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
-    let is_too_large = len.is_some_and(|len| len > core.max_object);
+    let verdict = if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
+        Verdict::NotShareable { why: Reason::TooLarge, store: false }
+    } else {
+        verdict
+    };
+    core.learn(&job, &verdict);
     let response = |head, body| Response::from_parts(head, body);
     match verdict {
         Verdict::Failed(_) => {
@@ -223,13 +224,10 @@ pub(crate) async fn fill(
         }
         Verdict::NotShareable { why, store: false } => {
             core.replaced(&job, why);
-            drop(landing.land(Landed::own(why, Answer::Origin(response(head, body)))));
-        }
-        _ if is_too_large => {
-            drop(landing.land(Landed::own(Reason::TooLarge, Answer::Origin(response(head, body)))));
+            drop(landing.land(Landed::own(why, Some(Answer::Origin(response(head, body))))));
         }
         _ => {
-            condition::date(&mut head.headers, times.wall);
+            hop::keep(&mut head.headers, times.wall);
             let head = Head::new(head.status, &head.headers);
             let (log, writer) = Log::new(&core.afloat);
             let object = Arc::new(Object::new(head, life, Content::Arriving(log, len)));
@@ -271,7 +269,7 @@ impl Arrival<'_> {
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
-            Verdict::NotShareable { why, .. } => Landed::own(why, Answer::Object(object)),
+            Verdict::NotShareable { why, .. } => Landed::own(why, Some(Answer::Object(object))),
             _ => {
                 let stored = self.verdict.stores();
                 Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored }))
@@ -373,8 +371,8 @@ impl Pump<'_> {
 }
 
 impl Landed {
-    fn own(why: Reason, answer: Answer) -> Landed {
-        Landed::Own(Arc::new(Own { why, answer: Mutex::new(Some(answer)) }))
+    fn own(why: Reason, answer: Option<Answer>) -> Landed {
+        Landed::Own(Arc::new(Own { why, answer: Mutex::new(answer) }))
     }
 }
 
@@ -395,9 +393,7 @@ impl Core {
         // What our own admission refused says nothing about this URL, and comes with a time of its own.
         let rest = match &failure.what {
             Fault::Refused(refusal) => refusal.after.unwrap_or(Duration::from_secs(1)),
-            Fault::Status | Fault::Silent(_) => {
-                self.rng.between(self.settings.failed.start, self.settings.failed.end)
-            }
+            Fault::Status | Fault::Silent(_) => self.rng.between(self.settings.failed.start, self.settings.failed.end),
         };
         if let Some(prior) = &job.prior {
             prior.rest(now + rest);
@@ -416,14 +412,22 @@ impl Core {
         &self,
         job: &Job,
         prior: &Arc<Object>,
-        said: &HeaderMap,
+        mut said: HeaderMap,
         times: &Times,
         landing: Landing<Landed, Infallible>,
     ) {
         let since = self.store.snapshot();
+        let kept = prior.head.headers(0);
+        hop::strip(&mut said);
+        if !condition::is_about(&said, &kept) {
+            // About what, nobody knows: whoever waits asks by itself.
+            self.store.remove(job.place.key(), prior);
+            drop(landing.land(Landed::own(Reason::Condition, None)));
+            return;
+        }
         let draws = Draws { jitter: self.rng.unit() };
-        let stored = (prior.head.status(), &prior.head.headers(0));
-        let (headers, judged) = condition::freshen(stored, said, &job.class, self.route(job.route), times, draws);
+        let stored = (prior.head.status(), &kept);
+        let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
         self.learn(job, &judged.verdict);
         let head = Head::new(prior.head.status(), &headers);
         let object = Arc::new(match &prior.content {
@@ -438,7 +442,7 @@ impl Core {
         let keep = || self.store.put(&job.place, Arc::clone(&object), has_validator);
         let landed = match judged.verdict {
             Verdict::NotShareable { why, .. } | Verdict::Failed(why) => {
-                Landed::own(why, Answer::Object(Arc::clone(&object)))
+                Landed::own(why, Some(Answer::Object(Arc::clone(&object))))
             }
             verdict => Landed::Shared(Arc::new(Shared {
                 object: Arc::clone(&object),

@@ -69,12 +69,6 @@ impl Head {
         map
     }
 
-    /// The first value of a header.
-    pub(crate) fn get(&self, name: &HeaderName) -> Option<HeaderValue> {
-        let line = self.lines().find(|line| line.name == name.as_str().as_bytes())?;
-        HeaderValue::from_maybe_shared(line.value).ok()
-    }
-
     fn lines(&self) -> impl Iterator<Item = Line> {
         let mut rest = self.0.get(2..).map_or_else(Bytes::new, |lines| self.0.slice_ref(lines));
         std::iter::from_fn(move || {
@@ -93,7 +87,7 @@ fn size(name: &HeaderName, value: &HeaderValue) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{CONTENT_TYPE, ETAG, SET_COOKIE};
+    use http::header::{CONTENT_TYPE, SET_COOKIE};
 
     use super::*;
 
@@ -113,7 +107,6 @@ mod tests {
         assert_eq!((head.status(), head.headers(0)), (StatusCode::NOT_FOUND, headers()));
         let cookies: Vec<_> = head.headers(0).get_all(SET_COOKIE).iter().cloned().collect();
         assert_eq!(cookies, ["a=1", "b=2"]);
-        assert_eq!((head.get(&CONTENT_TYPE).unwrap(), head.get(&ETAG)), (HeaderValue::from_static("text/plain"), None));
     }
 
     #[test]

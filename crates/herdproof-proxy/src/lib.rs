@@ -9,19 +9,28 @@
 
 pub mod access;
 pub mod admin;
+mod body;
+mod cache_status;
+mod deliver;
+mod fill;
 mod head;
 pub mod key;
 mod learn;
 pub mod listener;
 mod log;
 pub mod metrics;
-mod outcome;
+mod object;
+pub mod origin;
 pub mod policy;
+mod serve;
 pub mod settings;
+mod store;
 mod stripes;
 mod sync;
 
+pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};
+pub use serve::Proxy;
 pub use settings::Settings;
 
 use std::{

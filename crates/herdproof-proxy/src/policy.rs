@@ -28,6 +28,8 @@ pub mod life;
 pub mod range;
 pub mod share;
 mod structured;
+#[cfg(test)]
+mod suite;
 pub mod terms;
 pub mod vary;
 
@@ -43,8 +45,8 @@ pub use vary::Vary;
 /// What the operator says about a part of the site. The default trusts the origin's headers and nothing else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// How long a response is fresh that says nothing itself, if its status may be kept by default. Else a tenth of the time it
-    /// has not changed for, a day at most.
+    /// How long a response is fresh that says nothing itself, if its status may be kept by default; zero to share it with those
+    /// aboard. Else a tenth of the time it has not changed for, a day at most, and if that is not known it is not shared.
     pub ttl: Option<Duration>,
     /// How long a stale response is served while it is loaded again, if it does not say so itself. None.
     pub grace: Duration,

@@ -11,37 +11,40 @@
 //! A hit is decided by comparing integers, and nothing is allocated but what the response's head takes. Everything else is
 //! kept out of the hit's way in boxes of its own.
 
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+mod miss;
+mod pass;
+mod record;
+mod visit;
+
+use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use herdproof::{
-    Env, Group, Rng, Tick,
+    Env, Group,
     cache::{Cache, Policy},
-    env::MapHasher,
-    flight::{Abandon, FlightError, Landed as Flown},
-    gate::{Ask, Priority},
+    env::{MapHasher, Rng},
+    flight::{Abandon, Flight},
     shed::Appointments,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
+use visit::{Served, Visit};
 
 use crate::{
+    access::{AccessLog, Outcome},
     body::Body,
-    deliver::{self, CACHE_STATUS, deliver, own},
-    fill::{Answer, Failure, Fault, Job, Kind, Landed, fill, passed, private_key},
-    key::{AsKey, Key, KeyRef, Keyer, Scheme},
-    learn::{Private, Routes, Template},
+    cache_status::{HIT, cache_status},
+    fill::{Failure, Job, Kind, Landed, fill},
+    key::{AsKey, Key, Keyer, Scheme},
+    learn::{Private, Routes},
     listener::Client,
     log::Afloat,
     metrics::Metrics,
     object::Object,
-    outcome::{HIT, Outcome, cache_status},
-    origin::{BadOrigin, Origin, OriginError, Outgoing},
-    policy::{Class, Draws, Route, Times, Use, Verdict, Way, classify, hop, judge, revalidate},
-    settings::Settings,
-    store::{Found, Place, Store},
+    origin::{BadOrigin, Origin},
+    policy::{Route, Use, Way, classify},
+    settings::{self, Settings},
+    store::{Found, Store},
 };
-
-
 
 /// How many failures are remembered.
 const FAILURES: usize = 10_000;
@@ -56,8 +59,8 @@ pub struct Proxy(Arc<Core>);
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) settings: Settings,
-    /// Those of the settings, longest prefix first, and the one for all.
-    routes: Vec<(String, bool, Route)>,
+    /// The longest prefix first; the last is for all.
+    routes: Vec<settings::Route>,
     pub(crate) origin: Origin,
     pub(crate) store: Store,
     flights: Group<Key, Landed, Infallible>,
@@ -67,7 +70,8 @@ pub(crate) struct Core {
     pub(crate) afloat: Arc<Afloat>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
-    pub(crate) metrics: Metrics,
+    metrics: Arc<Metrics>,
+    log: Option<AccessLog>,
     keyer: Keyer,
     appointments: Appointments,
 }
@@ -77,8 +81,11 @@ pub(crate) struct Core {
 pub(crate) struct RouteId(usize);
 
 impl Proxy {
-    /// A proxy. It asks for no request yet, and keeps nothing.
-    pub fn new(env: &Env, settings: Settings) -> Result<Proxy, BadOrigin> {
+    /// A proxy that writes its requests to this log, if there is one. What it and the library's policies do is counted in its
+    /// [`metrics`](Proxy::metrics).
+    pub fn new(env: &Env, settings: Settings, log: Option<AccessLog>) -> Result<Proxy, BadOrigin> {
+        let metrics = Arc::new(Metrics::default());
+        let env = &env.observed_by(Arc::clone(&metrics));
         let origin = Origin::new(env, &settings.origin)?;
         // What weighs more than that is not kept by the store anyway.
         let max_object = settings.max_object.min(settings.memory / 16);
@@ -98,50 +105,57 @@ impl Proxy {
             max_object,
             keyer: Keyer::new(rng.bits()),
             rng,
-            metrics: Metrics::new(),
+            metrics,
+            log,
             appointments: Appointments::new(env),
             settings,
             env: env.clone(),
         })))
     }
 
+    /// What is counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
     /// The answer to a request. There always is one; what goes wrong is said in it.
     pub async fn serve<B>(&self, request: Request<B>, client: &Client) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let core = &self.0;
         let arrived = core.env.now();
         let (parts, body) = request.into_parts();
         let route = core.route_of(parts.uri.path());
         let class = classify(&parts.method, &parts.headers, core.route(route));
-        let served = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
+        let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
-                let cache = cache_status(Outcome::Bad, ambiguous.name(), None, false);
-                let response = own(StatusCode::BAD_REQUEST, &ambiguous.to_string(), None, cache);
-                Served { response, outcome: Outcome::Bad, detail: ambiguous.name() }
+                let why = ambiguous.to_string();
+                (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
             }
             Ok(key) => {
                 let visit = Visit { parts: &parts, class, key, route, client, arrived };
-                match class.way() {
+                let served = match class.way() {
                     Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
                         Ok(served) => served,
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
                     Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
                     Way::Share | Way::Alone => Box::pin(core.pass(&visit, "route")).await,
-                }
+                };
+                (key.hash(), served)
             }
         };
-        core.record(&parts, client, arrived, served)
+        core.record(parts, client, arrived, key, served)
     }
 }
 
-/// The routes of the settings as the policy knows them, and one for all other paths.
-fn routes(settings: &Settings) -> Vec<(String, bool, Route)> {
-    let mut routes: Vec<_> = settings.routes.iter().map(|route| (route.prefix.clone(), route.share, route.policy(settings))).collect();
-    routes.sort_by_key(|(prefix, ..)| std::cmp::Reverse(prefix.len()));
+/// The routes of the settings, the longest prefix first, and one for all other paths.
+fn routes(settings: &Settings) -> Vec<settings::Route> {
+    let all = settings::Route { prefix: "/".into(), share: true, rules: settings.rules.clone() };
+    let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
+    routes.sort_by_key(|route| Reverse(route.prefix.len()));
     routes
 }
 
@@ -181,7 +195,7 @@ impl Core {
         self.fly(job).detach();
     }
 
-    fn fly(self: &Arc<Core>, job: Job) -> herdproof::flight::Flight<Landed, Infallible> {
+    fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
         let core = Arc::clone(self);
         let key = match job.kind {
             Kind::Miss | Kind::Refresh => job.place.key().clone(),
@@ -190,12 +204,23 @@ impl Core {
         self.flights.run_landing(key, |landing| fill(core, job, landing))
     }
 
+    /// The route that a path is on.
+    fn route_of(&self, path: &str) -> RouteId {
+        // The last is for all, also for a target that is no path.
+        RouteId(self.routes.iter().position(|route| route.covers(path)).unwrap_or(self.routes.len() - 1))
+    }
+
     pub(crate) fn route(&self, RouteId(number): RouteId) -> &Route {
-        static ALL: std::sync::LazyLock<Route> = std::sync::LazyLock::new(Route::default);
-        self.routes.get(number).map_or(&ALL, |(_, _, route)| route)
+        &self.routes[number].rules
     }
 
     fn shares(&self, RouteId(number): RouteId) -> bool {
-        self.routes.get(number).is_none_or(|(_, shares, _)| *shares)
+        self.routes[number].share
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("origin", &self.0.settings.origin.url).finish_non_exhaustive()
     }
 }

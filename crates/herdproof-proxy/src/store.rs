@@ -16,7 +16,7 @@ use std::{
 };
 
 use herdproof::{
-    Env, Tick,
+    Env,
     cache::{Cache, Keep, Policy, Stats},
 };
 use http::HeaderMap;
@@ -77,7 +77,7 @@ impl Store {
     pub(crate) fn new(env: &Env, memory: u64) -> Store {
         let entries = usize::try_from(memory / (8 << 10)).unwrap_or(usize::MAX).clamp(64, 10_000_000);
         let slots = Cache::builder(env)
-            .weighed(memory, entries, |key: &Key, slot| key.weight() as u64 + slot.weight())
+            .weighed(memory, entries, |key: &Key, slot: &Slot| key.weight() as u64 + slot.weight())
             .policy(Policy::strict(SIGNPOST))
             .build();
         Store { env: env.clone(), slots, signposts: AtomicU64::new(0), changes: AtomicU64::new(0) }

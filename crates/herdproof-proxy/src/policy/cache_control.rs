@@ -32,6 +32,12 @@ const ONLY_IF_CACHED: u16 = 1 << 9;
 const BROKEN: u16 = 1 << 10;
 /// A `s-maxage` that is not a number: it makes a response stale and permits nothing.
 const BAD_S_MAXAGE: u16 = 1 << 11;
+/// The same of `max-age`.
+const BAD_MAX_AGE: u16 = 1 << 14;
+/// `must-revalidate` and `must-understand` forbid one thing and permit another: these are theirs to permit, if they are written
+/// right.
+const REVALIDATED: u16 = 1 << 12;
+const UNDERSTOOD: u16 = 1 << 13;
 
 /// What a response says about being kept. Times are in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +116,12 @@ impl Directives {
             Some(before.map_or(value, |before| before.min(value)))
         };
         match directive.name() {
-            b"max-age" => self.max_age = least(self.max_age),
+            b"max-age" => {
+                self.max_age = least(self.max_age);
+                if directive.delta().is_none() {
+                    self.flags |= BAD_MAX_AGE;
+                }
+            }
             b"s-maxage" => {
                 self.s_maxage = least(self.s_maxage);
                 if directive.delta().is_none() {
@@ -119,21 +130,26 @@ impl Directives {
             }
             b"stale-while-revalidate" => self.while_revalidate = least(self.while_revalidate),
             b"stale-if-error" => self.if_error = least(self.if_error),
-            name => self.flags |= flag(name) & if directive.value.is_none() { u16::MAX } else { FORBIDS },
+            name => self.flags |= flag(name) & if directive.is_bare() { u16::MAX } else { FORBIDS },
         }
     }
 
     /// Where a line could not be read, nothing permits.
     fn settle(mut self) -> Directives {
         if self.flags & BROKEN != 0 {
-            self.flags &= !(PUBLIC | IMMUTABLE | MUST_UNDERSTAND);
-            self.flags |= BAD_S_MAXAGE;
+            self.flags &= FORBIDS | BROKEN;
+            self.flags |= BAD_S_MAXAGE | BAD_MAX_AGE;
             self.max_age = Some(0);
             self.s_maxage = self.s_maxage.map(|_| 0);
             self.while_revalidate = None;
             self.if_error = None;
         }
         self
+    }
+
+    /// Whether it says how long it is fresh, in a way that can be read.
+    pub fn states_age(self) -> bool {
+        self.s_maxage.or(self.max_age).is_some() && !self.has(BAD_S_MAXAGE | BAD_MAX_AGE)
     }
 
     fn has(self, flag: u16) -> bool {
@@ -170,9 +186,19 @@ impl Directives {
         self.has(PROXY_REVALIDATE)
     }
 
+    /// A `must-revalidate` that is written right: it also permits what RFC 9111 3.5 lists.
+    pub fn is_revalidated(self) -> bool {
+        self.has(REVALIDATED)
+    }
+
     /// To be kept only by caches that know its status.
     pub fn must_understand(self) -> bool {
         self.has(MUST_UNDERSTAND)
+    }
+
+    /// A `must-understand` that is written right: for those who know the status it lifts `no-store` (RFC 9111 5.2.2.3).
+    pub fn lifts_no_store(self) -> bool {
+        self.has(UNDERSTOOD)
     }
 
     /// Not to be changed on the way.
@@ -260,7 +286,14 @@ fn is_no_cache(element: &[u8]) -> bool {
 }
 
 /// Those that forbid, and so count however they are written.
-const FORBIDS: u16 = NO_STORE | NO_CACHE | PRIVATE | MUST_REVALIDATE | PROXY_REVALIDATE | NO_TRANSFORM | ONLY_IF_CACHED;
+const FORBIDS: u16 = NO_STORE
+    | NO_CACHE
+    | PRIVATE
+    | MUST_REVALIDATE
+    | PROXY_REVALIDATE
+    | MUST_UNDERSTAND
+    | NO_TRANSFORM
+    | ONLY_IF_CACHED;
 
 fn flag(name: &[u8]) -> u16 {
     match name {
@@ -268,14 +301,22 @@ fn flag(name: &[u8]) -> u16 {
         b"no-cache" => NO_CACHE,
         b"private" => PRIVATE,
         b"public" => PUBLIC,
-        b"must-revalidate" => MUST_REVALIDATE,
+        b"must-revalidate" => MUST_REVALIDATE | REVALIDATED,
         b"proxy-revalidate" => PROXY_REVALIDATE,
-        b"must-understand" => MUST_UNDERSTAND,
+        b"must-understand" => MUST_UNDERSTAND | UNDERSTOOD,
         b"no-transform" => NO_TRANSFORM,
         b"immutable" => IMMUTABLE,
         b"only-if-cached" => ONLY_IF_CACHED,
         _ => 0,
     }
+}
+
+/// What is left of a name without spaces and quotes around it.
+fn name_in(written: &[u8]) -> &[u8] {
+    let is_part = |byte: &u8| !byte.is_ascii_whitespace() && *byte != b'"';
+    let first = written.iter().position(is_part).unwrap_or(written.len());
+    let end = written.iter().rposition(is_part).map_or(first, |last| last + 1);
+    &written[first..end]
 }
 
 /// The longest name there is, `stale-while-revalidate`.
@@ -286,8 +327,8 @@ struct Directive<'a> {
     name: [u8; LONGEST],
     length: usize,
     value: Option<&'a [u8]>,
-    /// Spaces around the `=`, which the grammar has no place for.
-    spaced: bool,
+    /// Spaces around the `=`, or quotes around the name, which the grammar has no place for.
+    odd: bool,
 }
 
 impl<'a> Directive<'a> {
@@ -296,23 +337,27 @@ impl<'a> Directive<'a> {
             Some(at) => (&element[..at], Some(&element[at + 1..])),
             None => (element, None),
         };
-        let trimmed = written.trim_ascii();
-        let spaced =
-            trimmed.len() != written.len() || value.is_some_and(|value| value.trim_ascii().len() != value.len());
+        let trimmed = name_in(written);
+        let odd = trimmed.len() != written.len() || value.is_some_and(|value| value.trim_ascii().len() != value.len());
         let mut name = [0; LONGEST];
         let length = if trimmed.len() <= LONGEST { trimmed.len() } else { 0 };
         name[..length].copy_from_slice(&trimmed[..length]);
         name.make_ascii_lowercase();
-        Directive { name, length, value, spaced }
+        Directive { name, length, value, odd }
     }
 
     fn name(&self) -> &[u8] {
         &self.name[..self.length]
     }
 
+    /// Written right, and without a value.
+    fn is_bare(&self) -> bool {
+        self.value.is_none() && !self.odd
+    }
+
     /// Its value as seconds, with or without quotes around it.
     fn delta(&self) -> Option<u32> {
-        let value = self.value.filter(|_| !self.spaced)?;
+        let value = self.value.filter(|_| !self.odd)?;
         let bare = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
         seconds(bare.unwrap_or(value))
     }
@@ -391,6 +436,9 @@ mod tests {
             "max-age=60,,, Private ;",
             "x=\"y, private",
             "public, private",
+            "private\"",
+            "\"private\"",
+            "\"private\"=x",
         ] {
             let said = response(&[line]);
             assert_eq!(said.private(), !line.ends_with(';'), "{line}");
@@ -405,7 +453,13 @@ mod tests {
     #[test]
     fn what_permits_must_be_written_right() {
         assert!(response(&["Public"]).public());
-        assert!(!response(&["public=1"]).public());
+        assert!(!response(&["public=1"]).public() && !response(&["\"public\""]).public());
+        assert!(response(&["must-revalidate"]).is_revalidated() && response(&["must-understand"]).lifts_no_store());
+        for line in ["must-revalidate=1, must-understand=", "must-revalidate, must-understand, x=\"y"] {
+            let said = response(&[line]);
+            assert!(said.must_revalidate() && said.must_understand(), "{line}");
+            assert!(!said.is_revalidated() && !said.lifts_no_store(), "{line}");
+        }
         assert!(response(&["s-maxage=0"]).shared_age());
         assert!(!response(&["s-maxage=x"]).shared_age());
         assert!(!response(&["s-maxage=5, s-maxage=x"]).shared_age());

@@ -55,6 +55,13 @@ pub fn clear(request: &mut HeaderMap) {
     }
 }
 
+/// Takes off a request who makes it: for refreshing what is given to all without saying that it is public. Asked with one user's
+/// cookies it would come back as that user's, and nobody could refresh it for the others.
+pub fn disown(request: &mut HeaderMap) {
+    request.remove(header::AUTHORIZATION);
+    request.remove(header::COOKIE);
+}
+
 /// Makes a request ask whether what is stored is still right. Returns false if there is nothing to ask by.
 pub fn ask(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     clear(request);
@@ -110,10 +117,11 @@ pub fn freshen(
 pub fn date(headers: &mut HeaderMap, wall: SystemTime) {
     // The formatter knows no other years.
     const YEARS: std::ops::Range<i64> = 0..253_402_300_800;
-    if Date::read(headers, &header::DATE).get().is_none() && YEARS.contains(&fields::unix(wall)) {
-        if let Ok(now) = HeaderValue::from_str(&httpdate::fmt_http_date(wall)) {
-            headers.insert(header::DATE, now);
-        }
+    if Date::read(headers, &header::DATE).get().is_none()
+        && YEARS.contains(&fields::unix(wall))
+        && let Ok(now) = HeaderValue::from_str(&httpdate::fmt_http_date(wall))
+    {
+        headers.insert(header::DATE, now);
     }
 }
 
@@ -261,6 +269,19 @@ mod tests {
         }
         clear(&mut request);
         assert_eq!(request, headers(&[("accept", "x")]));
+    }
+
+    #[test]
+    fn what_is_for_all_is_refreshed_on_nobodys_behalf() {
+        let mut request = headers(&[("cookie", "a=b"), ("cookie", "c=d"), ("authorization", "x"), ("accept", "y")]);
+        let stored = freshened(&[("cache-control", "max-age=10")], &[]).1;
+        let own = classify(&Method::GET, &request, &Route::default());
+        let response = headers(&[("cache-control", "max-age=10")]);
+        let judged = |class| judge(&class, StatusCode::OK, &response, &Route::default(), &times(), Draws::default());
+        assert!(!stored.life.is_public() && !judged(own).verdict.shares());
+        disown(&mut request);
+        assert_eq!(request, headers(&[("accept", "y")]));
+        assert_eq!(judged(classify(&Method::GET, &request, &Route::default())).verdict, Verdict::Shareable);
     }
 
     #[test]

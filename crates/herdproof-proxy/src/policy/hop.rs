@@ -5,7 +5,7 @@
 //! first, and [`strip`] comes after. And a field that is not in the key, but that the origin believes (`X-Forwarded-Host`),
 //! chooses what everybody gets under that key: so [`forward`] overwrites what it vouches for and takes away the rest.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -90,6 +90,14 @@ pub fn strip(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Makes the head of a response one to keep: what is about the connection goes, `Age` goes because [`Life`](super::Life) has it,
+/// and the date it came is its `Date` if it has none. After [`judge`](super::judge).
+pub fn keep(headers: &mut HeaderMap, wall: SystemTime) {
+    strip(headers);
+    headers.remove(header::AGE);
+    super::condition::date(headers, wall);
 }
 
 /// Whether the length of a body is stated in two ways, or not in a number. Where that is so, two readers may disagree on where the
@@ -200,6 +208,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_has_a_date_and_no_age() {
+        let wall = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
+        let mut message = headers(&[("age", "5"), ("connection", "a"), ("a", "1"), ("b", "2")]);
+        keep(&mut message, wall);
+        assert_eq!(message, headers(&[("b", "2"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
+        let dated = headers(&[("date", "Sun, 06 Nov 1994 08:49:00 GMT")]);
+        let mut message = dated.clone();
+        keep(&mut message, wall);
+        assert_eq!(message, dated);
+    }
+
+    #[test]
     fn connection_cannot_take_away_what_all_along_the_way_must_see() {
         let said = [
             ("cache-control", "private"),
@@ -284,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_named_in_connection_survives(names in proptest::collection::vec("[a-z]{1,3}", 1..5), shout in any::<bool>()) {
+        fn nothing_named_in_connection_survives(names in proptest::collection::vec("x-[a-z]{1,3}", 1..5), shout in any::<bool>()) {
             let mut message = HeaderMap::new();
             for name in &names {
                 message.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));

@@ -12,7 +12,7 @@
 //! | stale, the client's `max-stale` | [`Use::StaleAsked`] |
 //! | stale, `stale-if-error` or the route's | [`Use::IfError`] |
 //! | stale, and `must-revalidate` or its like | [`Use::Validate`] |
-//! | `no-cache` | [`Use::Alone`] |
+//! | `no-cache`, or nothing said at all | [`Use::Alone`] |
 //! | stale for longer than anybody allows | [`Use::Expired`] |
 //!
 //! ```
@@ -50,8 +50,10 @@ const SHORTEST_LOAD: Duration = Duration::from_millis(1);
 const DATE_SLACK: i64 = 2;
 
 const NO_STALE: u16 = 1;
-const NO_CACHE: u16 = 1 << 1;
+/// For each request to ask about by itself.
+const FOR_EACH: u16 = 1 << 1;
 const FOR_ALL: u16 = 1 << 2;
+const PUBLIC: u16 = 1 << 3;
 
 /// When a response was asked for and came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +141,7 @@ impl Use {
             Use::StaleAsked => "max-stale",
             Use::IfError => "stale",
             Use::Validate => "must-revalidate",
-            Use::Alone => "no-cache",
+            Use::Alone => "alone",
             Use::Expired => "expired",
         }
     }
@@ -160,8 +162,12 @@ impl Life {
         let no_stale = directives.must_revalidate()
             || directives.proxy_revalidate()
             || directives.s_maxage.is_some() && !says_stale;
+        let is_for_each = directives.no_cache() || !is_said(terms, route, times.wall);
+        let is_public = directives.public() || directives.shared_age();
         let mut flags = 0;
-        for (flag, holds) in [(NO_STALE, no_stale), (NO_CACHE, directives.no_cache()), (FOR_ALL, terms.is_for_all())] {
+        for (flag, holds) in
+            [(NO_STALE, no_stale), (FOR_EACH, is_for_each), (FOR_ALL, terms.is_for_all()), (PUBLIC, is_public)]
+        {
             flags |= if holds { flag } else { 0 };
         }
 
@@ -170,7 +176,7 @@ impl Life {
         let sooner = left.saturating_sub(jittered(left, route.jitter, draws.jitter));
         // Who is served stale while it is loaded again does not wait for it either.
         let lead = if while_for.is_zero() || no_stale { lead(load, route.beta).min(left / 2) } else { Duration::ZERO };
-        let look_at = if directives.no_cache() {
+        let look_at = if is_for_each {
             i64::MIN
         } else {
             fresh_until.saturating_sub(signed(nanos(sooner))).saturating_sub(signed(nanos(lead)))
@@ -196,7 +202,7 @@ impl Life {
 
     #[inline(never)]
     fn think(&self, now: i64, asked: &RequestDirectives) -> Use {
-        if self.flags & NO_CACHE != 0 {
+        if self.flags & FOR_EACH != 0 {
             return Use::Alone;
         }
         let age = Duration::from_nanos(u64::try_from(now.saturating_sub(self.born)).unwrap_or(0));
@@ -262,7 +268,7 @@ impl Life {
 
     /// For how long it may still be served in any way, however the origin fares.
     pub fn servable_for(&self, now: Tick) -> Duration {
-        let after = if self.flags & (NO_STALE | NO_CACHE) == 0 { self.error_for() } else { Duration::ZERO };
+        let after = if self.flags & (NO_STALE | FOR_EACH) == 0 { self.error_for() } else { Duration::ZERO };
         let end = self.fresh_until.saturating_add(signed(nanos(after)));
         Duration::from_nanos(u64::try_from(end.saturating_sub(signed(now.as_nanos()))).unwrap_or(0))
     }
@@ -270,6 +276,17 @@ impl Life {
     /// Whether a request with `Authorization` may have it (RFC 9111 3.5).
     pub fn is_for_all(&self) -> bool {
         self.flags & FOR_ALL != 0
+    }
+
+    /// Whether it may be refreshed on behalf of a request with credentials or cookies: its own word makes the answer one for all.
+    /// Where that is not so, the origin is asked on nobody's behalf ([`disown`](super::condition::disown)).
+    pub fn is_public(&self) -> bool {
+        self.flags & PUBLIC != 0
+    }
+
+    /// Whether each request has to ask the origin about it by itself.
+    pub fn is_for_each(&self) -> bool {
+        self.flags & FOR_EACH != 0
     }
 
     /// The same, no longer fresh from now on: what a soft purge makes of it.
@@ -297,6 +314,13 @@ fn fresh_for(terms: &Terms, route: &Route, wall: SystemTime) -> Duration {
         _ => terms.heuristic(wall),
     };
     terms.explicit(wall).unwrap_or_else(implied).min(seconds(Some(fields::FOREVER)))
+}
+
+/// Whether anybody says that it may be kept: itself, or the route, or the time it has not changed for.
+fn is_said(terms: &Terms, route: &Route, wall: SystemTime) -> bool {
+    let is_implied = || route.ttl.is_some() && terms.is_kept_by_default() || !terms.heuristic(wall).is_zero();
+    // What was said and cannot be read was no yes, whatever else there is.
+    terms.is_explicit() || terms.directives.public() || terms.explicit(wall).is_none() && is_implied()
 }
 
 /// What chance leaves of a time to live, given a number from `[0, 1)`: a share of it less at most, never more, and all of it if it

@@ -13,12 +13,15 @@
 //! | the response | who has it |
 //! |---|---|
 //! | may be kept and is fresh | all aboard, and all later ones |
-//! | may be kept, and is stale at once: `max-age=0`, or nothing said | those aboard before its head came |
-//! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials or cookies and not `public`, a status that says nothing about others | the one who asked |
+//! | may be kept, and is stale at once: `max-age=0` | those aboard before its head came |
+//! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials or cookies and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
 //! | an error of the origin that may not be kept | its bytes the one who asked; the others learn of it |
 //!
 //! A response with `no-cache` and a validator is kept all the same (RFC 9111 5.2.2.4): each later request asks the origin by itself
 //! whether it is still right *for that request*, and only the body is spared.
+//!
+//! Nothing said at all is no yes. Services that tell users apart by a header of their own (`X-Api-Key`) and never heard of caches
+//! say nothing, and all their users may ask at once. A route that knows better sets [`Route::ttl`]; zero shares with those aboard.
 
 use std::fmt;
 
@@ -128,6 +131,8 @@ pub enum Reason {
     Interim,
     /// Its status is not one to keep unless told so, and nobody said so.
     Status,
+    /// It says nothing about being kept.
+    Unsaid,
     /// An error of the origin.
     Error,
     /// It is larger than what is kept.
@@ -201,7 +206,7 @@ impl Pass {
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Passed,
         Reason::Private,
         Reason::NoStore,
@@ -216,6 +221,7 @@ impl Reason {
         Reason::Condition,
         Reason::Interim,
         Reason::Status,
+        Reason::Unsaid,
         Reason::Error,
         Reason::TooLarge,
     ];
@@ -237,6 +243,7 @@ impl Reason {
             Reason::Condition => "condition",
             Reason::Interim => "interim",
             Reason::Status => "status",
+            Reason::Unsaid => "unsaid",
             Reason::Error => "error",
             Reason::TooLarge => "too-large",
         }
@@ -308,7 +315,7 @@ fn pass(method: &Method, headers: &HeaderMap, asked: &RequestDirectives) -> Opti
         Some(Pass::Method)
     } else if has_body(headers) {
         Some(Pass::Body)
-    } else if headers.contains_key(header::UPGRADE) {
+    } else if upgrades(headers) {
         Some(Pass::Upgrade)
     } else if headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_UNMODIFIED_SINCE) {
         Some(Pass::Precondition)
@@ -317,6 +324,11 @@ fn pass(method: &Method, headers: &HeaderMap, asked: &RequestDirectives) -> Opti
     } else {
         None
     }
+}
+
+/// `h2c` is an offer that we decline for the origin: it is about this connection, and goes no further.
+fn upgrades(headers: &HeaderMap) -> bool {
+    headers.get_all(header::UPGRADE).into_iter().any(|protocol| !protocol.as_bytes().eq_ignore_ascii_case(b"h2c"))
 }
 
 fn has_body(headers: &HeaderMap) -> bool {
@@ -359,8 +371,9 @@ pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: 
             Verdict::NotShareable { why, store: false }
         };
     }
-    if terms.directives.no_cache() {
-        return Verdict::NotShareable { why: Reason::NoCache, store: terms.has_validator };
+    if life.is_for_each() {
+        let why = if terms.directives.no_cache() { Reason::NoCache } else { Reason::Unsaid };
+        return Verdict::NotShareable { why, store: terms.has_validator };
     }
     if !life.fresh_for(times.answered).is_zero() {
         return Verdict::Shareable;
@@ -377,7 +390,7 @@ fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
         .or_else(|| because(directives.private(), Reason::Private))
         .or_else(|| because(directives.must_understand() && !terms.is_understood(), Reason::NotUnderstood))
         // Who says `must-understand` says `no-store` for those who do not.
-        .or_else(|| because(directives.no_store() && !directives.must_understand(), Reason::NoStore))
+        .or_else(|| because(directives.no_store() && !directives.lifts_no_store(), Reason::NoStore))
         .or_else(|| because(terms.vary == Vary::Everything, Reason::VaryStar))
         .or_else(|| because(terms.vary == Vary::TooMuch, Reason::VaryTooMuch))
         .or_else(|| because(terms.sets_cookie && !route.share_set_cookie, Reason::SetCookie))
@@ -411,5 +424,7 @@ pub fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() && !matches!(status.as_u16(), 501 | 505 | 506 | 510 | 511)
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

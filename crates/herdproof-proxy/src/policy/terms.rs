@@ -53,14 +53,15 @@ impl Terms {
         }
     }
 
-    /// Whether it says itself how long it is fresh, be it for no time at all.
+    /// Whether it says itself how long it is fresh, be it for no time at all, in a way that can be read: then it may be kept
+    /// whatever its status.
     pub fn is_explicit(&self) -> bool {
-        self.directives.s_maxage.or(self.directives.max_age).is_some() || self.expires != Date::Absent
+        self.directives.states_age() || matches!(self.expires, Date::At(_))
     }
 
     /// Whether it may go to others than those whose credentials it was asked for with (RFC 9111 3.5).
     pub fn is_for_all(&self) -> bool {
-        self.directives.public() || self.directives.shared_age() || self.directives.must_revalidate()
+        self.directives.public() || self.directives.shared_age() || self.directives.is_revalidated()
     }
 
     /// Whether its status is one that may be kept without being told so.

@@ -10,10 +10,11 @@ use http::StatusCode;
 
 use super::{Core, Served, Visit};
 use crate::{
+    access::Outcome,
+    cache_status::cache_status,
     fill::{Answer, Failure, Fault, Kind, Landed, private_key},
     key::AsKey,
     object::Object,
-    outcome::{Outcome, cache_status},
     policy::{Use, Way},
     store::Found,
 };
@@ -28,15 +29,22 @@ fn patience(object: &Object) -> Duration {
 
 impl Core {
     /// Asks the origin, with others if that may be.
-    async fn miss(self: &Arc<Core>, visit: &Visit<'_>, mut found: Found) -> Served {
+    pub(super) async fn miss(self: &Arc<Core>, visit: &Visit<'_>, mut found: Found) -> Served {
         for _ in 0..ROUNDS {
             let now = self.env.now();
             let prior = found.object.as_ref().filter(|object| visit.class.may_have(object.life.is_for_all()));
             let usage = prior.map(|object| object.life.at(now, &visit.class.asked));
             // What may be served if the origin cannot be asked.
-            let spare = prior.filter(|_| matches!(usage, Some(Use::IfError | Use::StaleWhile | Use::StaleAsked))).cloned();
+            let spare =
+                prior.filter(|_| matches!(usage, Some(Use::IfError | Use::StaleWhile | Use::StaleAsked))).cloned();
             if visit.class.asked.only_if_cached() {
-                return Served::own(Outcome::Failed, "only-if-cached", StatusCode::GATEWAY_TIMEOUT, "nothing is kept that may be served", None);
+                return Served::own(
+                    Outcome::Failed,
+                    "only-if-cached",
+                    StatusCode::GATEWAY_TIMEOUT,
+                    "nothing is kept that may be served",
+                    None,
+                );
             }
             if let Some(known) = self.known_failure(visit, &found) {
                 return self.not_served(visit, spare.as_ref(), &known, false);
@@ -55,15 +63,25 @@ impl Core {
                 Some(object) => now + patience(object),
                 None => visit.arrived + self.settings.wait,
             };
+            let waiting = self.metrics.wait();
             let flown = self.fly(job).by(until).await;
+            drop(waiting);
             match flown {
                 Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
-                    let fits = shared.variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
+                    let fits = shared
+                        .variant
+                        .as_ref()
+                        .is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
                     if !led && !fits {
                         found = self.store.find(&visit.key, &visit.parts.headers);
                         match &found.object {
                             Some(object) if object.life.at(self.env.now(), &visit.class.asked).serves() => {
-                                return visit.deliver(object, Outcome::Joined, "", cache_status(Outcome::Joined, "", None, true));
+                                return visit.deliver(
+                                    object,
+                                    Outcome::Joined,
+                                    "",
+                                    cache_status(Outcome::Joined, "", None, true),
+                                );
                             }
                             _ => continue,
                         }
@@ -76,7 +94,8 @@ impl Core {
                         (true, false) => Outcome::Miss,
                         (false, false) => Outcome::Joined,
                     };
-                    let origin = if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head.status() };
+                    let origin =
+                        if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head.status() };
                     let cache = cache_status(outcome, "", Some(origin), shared.stored);
                     return visit.deliver(&shared.object, outcome, "", cache);
                 }
@@ -109,8 +128,8 @@ impl Core {
     /// A failure that is remembered for this request.
     fn known_failure(&self, visit: &Visit<'_>, found: &Found) -> Option<Arc<Failure>> {
         let known = match &found.variant {
-            Some(place) => self.failures.find(place as &dyn AsKey),
-            None => self.failures.find(&visit.key as &dyn AsKey),
+            Some(place) => self.failures.peek(place as &dyn AsKey),
+            None => self.failures.peek(&visit.key as &dyn AsKey),
         };
         known.map(|got| got.value)
     }
@@ -133,7 +152,13 @@ impl Core {
     }
 
     /// The origin failed.
-    fn not_served(&self, visit: &Visit<'_>, spare: Option<&Arc<Object>>, failure: &Failure, led: bool) -> Served {
+    pub(super) fn not_served(
+        &self,
+        visit: &Visit<'_>,
+        spare: Option<&Arc<Object>>,
+        failure: &Failure,
+        led: bool,
+    ) -> Served {
         if let Some(object) = spare {
             return visit.stale(object, "origin-failed");
         }

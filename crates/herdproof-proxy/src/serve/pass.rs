@@ -13,19 +13,17 @@ use crate::{
 
 impl Core {
     /// By itself to the origin, without a body.
-    async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
-        let outgoing = Outgoing {
-            method: visit.parts.method.clone(),
-            target: visit.target(),
-            headers: visit.headers(),
-        };
+    pub(super) async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
+        let outgoing =
+            Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers() };
         let asked = self.env.now();
         match self.origin.fetch(&outgoing, Ask::new(&self.env).deadline(asked + self.settings.wait)).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
                 let route = self.route(visit.route);
-                let verdict = judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
+                let verdict =
+                    judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // What cannot be seen from a part or a condition is not learned from one.
                 if verdict.why().is_none_or(Reason::is_telling) {
                     self.learn_of(&visit.class, visit.key.hash(), visit.template(self), &verdict);
@@ -37,7 +35,7 @@ impl Core {
     }
 
     /// By itself to the origin, with what it brings.
-    async fn pass_with<B>(&self, visit: &Visit<'_>, why: &'static str, body: B) -> Served
+    pub(super) async fn pass_with<B>(&self, visit: &Visit<'_>, why: &'static str, body: B) -> Served
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -45,7 +43,7 @@ impl Core {
         if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
             return self.pass(visit, why).await;
         }
-        let mut request = Request::new(body);
+        let mut request = Request::new(visit.client.upload(body));
         *request.method_mut() = visit.parts.method.clone();
         *request.uri_mut() = visit.target();
         *request.headers_mut() = visit.headers();

@@ -7,17 +7,18 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, re
 
 use super::{Core, NAME, RouteId};
 use crate::{
+    access::Outcome,
     body::Body,
-    deliver::{self, CACHE_STATUS, deliver},
+    cache_status::{CACHE_STATUS, cache_status},
+    deliver::{self, deliver},
     fill::{Job, Kind},
     key::{KeyRef, Scheme},
     learn::Template,
     listener::Client,
     object::Object,
     origin::{OriginBody, Outgoing},
-    outcome::{Outcome, cache_status},
     policy::{
-        Class, condition,
+        Class, classify, condition,
         hop::{self, Forwarder},
     },
     store::{Found, Place},
@@ -44,7 +45,13 @@ pub(super) struct Served {
 impl Visit<'_> {
     /// From what is kept or arriving.
     #[inline]
-    pub(super) fn deliver(&self, object: &Arc<Object>, outcome: Outcome, detail: &'static str, cache: HeaderValue) -> Served {
+    pub(super) fn deliver(
+        &self,
+        object: &Arc<Object>,
+        outcome: Outcome,
+        detail: &'static str,
+        cache: HeaderValue,
+    ) -> Served {
         let response = deliver(object, &self.class, &self.parts.headers, self.arrived, cache);
         Served { response, outcome, detail }
     }
@@ -68,6 +75,12 @@ impl Visit<'_> {
     /// What the origin is to be asked, for all who want the same.
     pub(super) fn job(&self, core: &Core, found: &Found, prior: Option<&Arc<Object>>, kind: Kind) -> Job {
         let mut headers = self.headers();
+        let mut class = self.class;
+        // With one user's cookies it would come back as that user's. Where it varies on them, it is.
+        if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
+            condition::disown(&mut headers);
+            class = classify(&Method::GET, &headers, core.route(self.route));
+        }
         match prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),
@@ -78,7 +91,7 @@ impl Visit<'_> {
             None => Place::Plain(key.clone()),
         };
         Job {
-            class: self.class,
+            class,
             route: self.route,
             outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
             headers: self.parts.headers.clone(),
@@ -118,7 +131,13 @@ impl Visit<'_> {
 
 impl Served {
     /// A response of our own.
-    pub(super) fn own(outcome: Outcome, detail: &'static str, status: StatusCode, why: &str, after: Option<Duration>) -> Served {
+    pub(super) fn own(
+        outcome: Outcome,
+        detail: &'static str,
+        status: StatusCode,
+        why: &str,
+        after: Option<Duration>,
+    ) -> Served {
         let cache = cache_status(outcome, detail, None, false);
         Served { response: deliver::own(status, why, after, cache), outcome, detail }
     }

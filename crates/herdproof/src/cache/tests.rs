@@ -11,6 +11,7 @@ use std::{
 use super::*;
 use crate::{
     env::{Task, sim::Sim},
+    gate::Gate,
     limit::Bulkhead,
 };
 

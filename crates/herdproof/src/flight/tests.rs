@@ -744,6 +744,30 @@ fn a_load_that_fails_before_landing_gives_its_error_and_one_that_never_lands_is_
 }
 
 #[test]
+fn a_load_that_lands_and_is_over_at_once_gives_its_value_and_not_that_it_was_abandoned() {
+    let mut scene = Scene::new();
+    let over = scene.group.run_landing("key", |landing| async move {
+        drop(landing.land(42));
+        Ok(())
+    });
+    let landed = scene.sim.run(over).unwrap();
+    assert_eq!((landed.value, landed.led, landed.shared), (42, true, false));
+    scene.check_nothing_is_left();
+    let failing = scene.group.run_landing("key", |landing| async move {
+        drop(landing.land(43));
+        Err("too late to matter".to_owned())
+    });
+    assert_eq!(scene.sim.run(failing).unwrap().value, 43);
+    let lingering = scene.group.run_landing("key", |landing| async move {
+        std::mem::forget(landing.land(44));
+        Ok(())
+    });
+    assert_eq!(scene.sim.run(lingering).unwrap().value, 44);
+    let newcomer = scene.run(MS);
+    assert_eq!(scene.sim.run(newcomer).unwrap().value, 44, "it was not told to leave");
+}
+
+#[test]
 fn a_crowd_of_cancelled_keys_leaves_nothing() {
     let sim = Sim::new(1);
     let group: Group<u32, u32> = Group::new(&sim.env());

@@ -6,6 +6,7 @@ use herdproof::Tick;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
+use crate::policy::Use;
 
 fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields
@@ -56,6 +57,8 @@ fn who_may_look_up_join_and_lead() {
         (Method::GET, &[("content-length", "00")], Way::Pass(Pass::Body)),
         (Method::GET, &[("transfer-encoding", "identity")], Way::Pass(Pass::Body)),
         (Method::GET, &[("upgrade", "websocket")], Way::Pass(Pass::Upgrade)),
+        (Method::GET, &[("upgrade", "h2c, websocket")], Way::Pass(Pass::Upgrade)),
+        (Method::GET, &[("upgrade", "H2C")], Way::Share),
         (Method::GET, &[("if-match", "\"a\"")], Way::Pass(Pass::Precondition)),
         (Method::GET, &[("if-unmodified-since", "x")], Way::Pass(Pass::Precondition)),
         (Method::GET, &[("cache-control", "max-age=5"), ("cache-control", "No-Store")], Way::Pass(Pass::NoStore)),
@@ -80,10 +83,10 @@ fn a_fresh_response_is_for_all_and_a_stale_one_for_those_aboard() {
         (200, &[FRESH, ("vary", "accept-encoding")], Verdict::Shareable),
         (200, &[FRESH, ("age", "60")], ABOARD),
         (200, &[("cache-control", "max-age=0")], ABOARD),
-        (200, &[("cache-control", "max-age=60, max-age=x")], ABOARD),
-        (200, &[("expires", "0")], ABOARD),
-        (200, &[], ABOARD),
-        (404, &[], ABOARD),
+        (200, &[("cache-control", "max-age=60, max-age=x")], not(Reason::Unsaid)),
+        (200, &[("expires", "0")], not(Reason::Unsaid)),
+        (200, &[("expires", "Thu, 18 Aug 2016 02:01:18 GMT")], ABOARD),
+        (404, &[("cache-control", "public")], ABOARD),
         (200, &[("cache-control", "max-age=0, must-revalidate")], Verdict::AboardOnly { store: false }),
         (200, &[("cache-control", "max-age=0, must-revalidate"), ("etag", "\"a\"")], ABOARD),
     ] {
@@ -114,11 +117,28 @@ fn what_says_that_it_is_for_one_is_for_one() {
 }
 
 #[test]
+fn nothing_said_is_no_yes() {
+    let key = [("x-api-key", "secret")];
+    for status in [200, 404] {
+        assert_eq!(given(&key, status, &[]), not(Reason::Unsaid), "{status}");
+        assert_eq!(given(&key, status, &[("cache-control", "no-transform, must-revalidate")]), not(Reason::Unsaid));
+        let tagged = judged(&key, status, &[("etag", "\"a\"")], &Route::default());
+        assert_eq!(tagged.verdict, Verdict::NotShareable { why: Reason::Unsaid, store: true });
+        assert_eq!(tagged.life.at(Tick::ZERO, &RequestDirectives::default()), Use::Alone);
+        let aboard = Route { ttl: Some(Duration::ZERO), ..Route::default() };
+        assert_eq!(judged(&key, status, &[], &aboard).verdict, ABOARD, "{status}");
+        let all = Route { ttl: Some(Duration::from_secs(5)), ..Route::default() };
+        assert_eq!(judged(&key, status, &[], &all).verdict, Verdict::Shareable, "{status}");
+        assert_eq!(judged(&key, status, &[("cache-control", "private")], &all).verdict, not(Reason::Private));
+    }
+}
+
+#[test]
 fn what_is_kept_under_no_cache_is_asked_about_each_time() {
     let judged = judged(&[], 200, &[("cache-control", "no-cache, max-age=60"), ("etag", "\"a\"")], &Route::default());
     assert_eq!(judged.verdict, Verdict::NotShareable { why: Reason::NoCache, store: true });
     assert!(!judged.verdict.shares());
-    assert_eq!(judged.life.at(Tick::ZERO, &RequestDirectives::default()), super::super::Use::Alone);
+    assert_eq!(judged.life.at(Tick::ZERO, &RequestDirectives::default()), Use::Alone);
 }
 
 #[test]
@@ -130,7 +150,8 @@ fn the_targeted_field_is_the_one_that_counts() {
     assert_eq!(given(&[], 200, &[FRESH, ("cdn-cache-control", "max-age=0")]), ABOARD);
     let expires = ("expires", "Thu, 18 Aug 2050 02:01:18 GMT");
     assert_eq!(given(&[], 200, &[expires, ("cdn-cache-control", "max-age=0")]), ABOARD);
-    assert_eq!(given(&[], 200, &[no_store, ("cdn-cache-control", "max-age=\"60\"")]), ABOARD, "and it says nothing");
+    let says_nothing = given(&[], 200, &[no_store, ("cdn-cache-control", "max-age=\"60\"")]);
+    assert_eq!(says_nothing, not(Reason::Unsaid));
 }
 
 #[test]
@@ -217,10 +238,15 @@ fn the_origin_failing_is_news_for_all_but_its_bytes_are_for_one() {
 fn statuses_are_kept_as_they_may_be() {
     for status in [200, 203, 204, 299, 301, 302, 303, 307, 308, 400, 404, 410, 499, 500, 502, 503, 504, 599] {
         assert_eq!(given(&[], status, &[FRESH]), Verdict::Shareable, "{status}");
-        assert_eq!(given(&[], status, &[("expires", "0")]), ABOARD, "{status}");
+        let past = ("expires", "Thu, 18 Aug 2016 02:01:18 GMT");
+        assert_eq!(given(&[], status, &[past]), ABOARD, "{status}");
     }
     for status in [201, 202, 302, 303, 307, 403] {
-        assert_eq!(given(&[], status, &[]), not(Reason::Status), "{status}");
+        for unreadable in
+            [&[][..], &[("expires", "0")], &[("cache-control", "max-age=x")], &[("cache-control", "x=\"y")]]
+        {
+            assert_eq!(given(&[], status, unreadable), not(Reason::Status), "{status}");
+        }
     }
     let understood = [("cache-control", "max-age=60, no-store, must-understand")];
     assert_eq!(given(&[], 200, &understood), Verdict::Shareable);
