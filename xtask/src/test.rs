@@ -105,7 +105,17 @@ fn run_tests(workspace: &Workspace) -> Result<(), Failure> {
 
 /// The tests that run on the model checker's locks, in a target folder of their own, as their flags differ.
 fn check_interleavings(workspace: &Workspace) -> Result<(), Failure> {
-    let tests = ["test", "-p", "herdproof", "--lib", "--target-dir", "target/shuttle", "interleavings"];
+    let tests = [
+        "test",
+        "-p",
+        "herdproof",
+        "-p",
+        "herdproof-proxy",
+        "--lib",
+        "--target-dir",
+        "target/shuttle",
+        "interleavings",
+    ];
     run::cargo(workspace, &tests).env("RUSTFLAGS", "--cfg herdproof_shuttle").succeed()
 }
 

@@ -1,9 +1,10 @@
 //! What can be said on the command line, and its help.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use herdproof_proxy::settings::{NotAnAddress, parse_address, parse_size, parse_time};
 
 /// Keeps a crowd of identical requests from becoming a crowd at your origin
 #[derive(Debug, Parser)]
@@ -14,6 +15,7 @@ use clap_complete::Shell;
     max_term_width = 100,
     after_help = "What to do next:\n  \
         herdproof demo                a herd at a fragile origin, without and with, on real sockets\n  \
+        herdproof proxy --origin URL  stand in front of a service\n  \
         herdproof lab list            the herds that can be studied here\n  \
         herdproof lab run retry-wall  see a wall of retries become a curve, in virtual time\n\n\
         Exit codes: 0 fine, 1 found or failed, 2 usage, 3 input/output."
@@ -44,6 +46,14 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Stand in front of a service: a caching proxy that no herd gets through
+    #[command(
+        after_help = "What is under way when it is stopped (ctrl-c, SIGTERM) is answered first; a second ctrl-c ends it at\n\
+        once. SIGHUP opens the access log anew, for rotation. Flags override what the file says.\n\n\
+        Example: herdproof proxy --origin http://127.0.0.1:3000\n\
+        Example: herdproof proxy --origin demo --access-log -"
+    )]
+    Proxy(Box<ProxyArgs>),
     /// Study a herd: an experiment in virtual time, run with the real library code
     Lab {
         #[command(subcommand)]
@@ -64,6 +74,59 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProxyArgs {
+    /// The service behind, such as http://127.0.0.1:3000; `demo` starts a fragile one here
+    #[arg(long, value_name = "URL")]
+    pub(crate) origin: Option<String>,
+    /// Where clients are served [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where metrics and health are, or `off` [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
+    pub(crate) admin: Option<AdminAddress>,
+    /// Let others reach the admin address, which has no password
+    #[arg(long)]
+    pub(crate) admin_anywhere: bool,
+    /// Settings, as a TOML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Requests at the origin at a time, to begin with [default: 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) limit: Option<u32>,
+    /// Memory for responses, such as 64MiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
+    /// Client connections at a time; others wait [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) max_connections: Option<u32>,
+    /// How long a stop waits for what is under way, such as 5s [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) drain: Option<Duration>,
+    /// Write a line for each request to the end of this file, or `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<String>,
+    /// How such a line looks [default: json]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) access_format: Option<AccessFormat>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AccessFormat {
+    /// One JSON object per line
+    Json,
+    /// As web servers write it, with more behind it
+    Combined,
+}
+
+/// An address, or nowhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdminAddress(pub(crate) Option<SocketAddr>);
+
+fn admin_address(text: &str) -> Result<AdminAddress, NotAnAddress> {
+    if text == "off" { Ok(AdminAddress(None)) } else { parse_address(text).map(|address| AdminAddress(Some(address))) }
 }
 
 #[derive(Debug, Subcommand)]

@@ -7,6 +7,7 @@ mod demo;
 mod lab;
 mod manual;
 mod output;
+mod proxy;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let mut output = Output::new();
     let done = match args.command {
         Command::Demo { clients, seed, json } => demo::run(&mut output, clients, seed, json),
+        Command::Proxy(args) => proxy::run(&output, *args),
         Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
         Command::Lab { command: LabCommand::Run { name, seed, json } } => lab::run(&mut output, &name, seed, json),
         Command::Completions { shell } => manual::completions(&mut output, shell),

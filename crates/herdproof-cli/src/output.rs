@@ -54,6 +54,12 @@ impl Output {
         writeln!(anstream::stderr(), "{}note:{} {text}", YELLOW.render(), YELLOW.render_reset()).ok();
     }
 
+    /// Says what is going on, on standard error, in whole lines; if it cannot be said, nothing is lost.
+    #[expect(clippy::unused_self, reason = "who may print has an Output")]
+    pub(crate) fn say(&self, lines: impl Display) {
+        writeln!(anstream::stderr(), "{lines}").ok();
+    }
+
     /// The exit code; says what went wrong. A reader that has seen enough (`| head`) is not a failure.
     pub(crate) fn finish(mut self, done: Done) -> ExitCode {
         let done = done.and_then(|verdict| self.0.flush().map_err(stdout).map(|()| verdict));

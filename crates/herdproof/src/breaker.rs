@@ -504,6 +504,15 @@ impl<'a> Gate for Borrowed<'a, Breaker> {
     }
 }
 
+impl<B: Borrow<Breaker>> Pass<B> {
+    /// Whether the breaker is still as it was when it gave this. Who has waited in a line since should look, and ask again if
+    /// not: an origin that went down in the meantime should not get the whole line.
+    #[inline]
+    pub fn holds(&self) -> bool {
+        self.breaker.borrow().0.word.load(Acquire) == self.word
+    }
+}
+
 /// A settled permit has this in place of its word: there is nothing to give back.
 const SETTLED: u64 = CLOSED;
 

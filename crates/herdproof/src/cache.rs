@@ -48,6 +48,7 @@
 mod admission;
 mod batch;
 mod blocking;
+mod builder;
 mod engine;
 mod entry;
 mod get;
@@ -77,7 +78,8 @@ use std::{
 
 use admission::Admission;
 pub use batch::{Batch, GetMany};
-use engine::{Engine, Size, Weigh};
+pub use builder::CacheBuilder;
+use engine::Engine;
 use entry::{Content, Entry, Life, Phase};
 use get::Apart;
 pub use get::Get;
@@ -88,7 +90,7 @@ use load::{Errand, Loaded, Maybe, Plain, Purpose, Way};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
-use second::{Attached, Change, Second, Tiered};
+use second::{Attached, Change, Second};
 pub use second::{Link, TierStats};
 pub use stats::Stats;
 use stats::{Tally, count};
@@ -98,9 +100,7 @@ use tiered::Ashore;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::{Abandon, Group, Place},
-    gate::Gate,
-    tier::Tier,
+    flight::{Group, Place},
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -112,21 +112,6 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static;
-
-/// How a [`Cache`] is made.
-#[must_use]
-pub struct CacheBuilder<K, V> {
-    env: Env,
-    size: Size,
-    weigh: Option<Weigh<K, V>>,
-    policy: Policy,
-    policies: Option<Policies<K>>,
-    limit: Option<Arc<dyn Admission>>,
-    tier: Option<Tiered<K, V>>,
-    max_followers: u32,
-    sweep: Duration,
-    hot: Option<f64>,
-}
 
 type Policies<K> = Box<dyn Fn(&K) -> Option<Policy> + Send + Sync>;
 
@@ -167,144 +152,6 @@ struct Inner<K, V, E> {
     attached: OnceLock<Attached<K, V>>,
     tally: Tally,
     hot: Option<Sketch>,
-}
-
-impl<K, V> CacheBuilder<K, V>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    /// How many entries there may be; 10,000 unless told otherwise.
-    pub fn capacity(mut self, entries: usize) -> Self {
-        self.size.entries = entries;
-        self.size.weight = entries as u64;
-        self.weigh = None;
-        self
-    }
-
-    /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed.
-    ///
-    /// What weighs more than the sixteenth part of the whole is not kept; [`Stats::too_heavy`] counts that.
-    pub fn weighed(
-        mut self,
-        capacity: u64,
-        entries: usize,
-        weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
-    ) -> Self {
-        self.size.entries = entries;
-        self.size.weight = capacity;
-        self.weigh = Some(Arc::new(weigh));
-        self
-    }
-
-    /// What holds for all entries; fresh for a minute unless told otherwise.
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// What holds for some entries: asked before each load, and where it has no answer the policy for all holds.
-    pub fn policies(mut self, policies: impl Fn(&K) -> Option<Policy> + Send + Sync + 'static) -> Self {
-        self.policies = Some(Box::new(policies));
-        self
-    }
-
-    /// What every load has to pass, whatever its key: a [`Bulkhead`](crate::limit::Bulkhead), say. Loads that somebody waits
-    /// for come with normal priority, refreshes as what can be shed.
-    pub fn load_limit<G>(mut self, gate: G) -> Self
-    where
-        G: Gate + 'static,
-        G::Permit: 'static,
-    {
-        self.limit = Some(Arc::new(gate));
-        self
-    }
-
-    /// What is asked before anything is loaded, and given what was: a store that other caches share. Then one of them loads,
-    /// and what is set, invalidated or expired in one is heard by the others. Needs a runtime.
-    ///
-    /// While the store is away, everything goes on without it. A load's future is made before it is known whether it is
-    /// needed, and dropped unpolled if the store has the value.
-    pub fn tier(self, tier: impl Tier<K, V>) -> Self {
-        self.tier_with(tier, Link::default())
-    }
-
-    /// As [`tier`](CacheBuilder::tier), used as told.
-    pub fn tier_with(mut self, tier: impl Tier<K, V>, link: Link) -> Self {
-        self.tier = Some(Tiered::new(tier, link));
-        self
-    }
-
-    /// How many callers may wait for one key beside the first; a million unless told otherwise.
-    pub fn max_followers(mut self, most: u32) -> Self {
-        self.max_followers = most;
-        self
-    }
-
-    /// How often what is past its time is taken away; about once a minute unless told otherwise.
-    pub fn sweep(mut self, every: Duration) -> Self {
-        self.sweep = every.max(Duration::from_millis(1));
-        self
-    }
-
-    /// Watches for hot keys: those with at least this share of all hits, a hundredth at the least. Not watched for unless
-    /// told; see [`hot_keys`](Cache::hot_keys).
-    pub fn hot(mut self, share: f64) -> Self {
-        self.hot = Some(share);
-        self
-    }
-
-    /// The cache. Its sweeper is a task; where there is no runtime, there is none, and entries make room when it is needed.
-    pub fn build<E: Send + Sync + 'static>(self) -> Cache<K, V, E> {
-        let CacheBuilder { env, size, weigh, policy, policies, limit, tier, max_followers, sweep, hot } = self;
-        // A load goes on without its callers, for as long as it may take; it has its own timeout.
-        let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
-        let cache = Arc::new(Inner {
-            rng: env.rng("cache"),
-            places: env.hasher("cache/places"),
-            policy,
-            policies,
-            engine: Engine::new(&env, size, weigh),
-            group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
-            tags: Tags::new(&env),
-            limit,
-            second: tier.map(|tier| Second::new(&env, tier)),
-            attached: OnceLock::new(),
-            tally: Tally::new(),
-            hot: hot.map(Sketch::new),
-            env: env.clone(),
-        });
-        if let Some(second) = &cache.second {
-            let (weak, smear) = (Arc::downgrade(&cache), second.link.smear);
-            cache.attached.get_or_init(|| Attached::new(Arc::clone(second), |feed| news::hear(weak, feed, smear)));
-        }
-        if env.can_spawn() {
-            env.spawn_named("cache sweeper", sweep::sweep(env.clone(), Arc::downgrade(&cache), sweep)).detach();
-        }
-        Cache(cache)
-    }
-}
-
-impl<K, V> Cache<K, V, AnyError>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    /// A cache in the making.
-    pub fn builder(env: &Env) -> CacheBuilder<K, V> {
-        CacheBuilder {
-            env: env.clone(),
-            size: Size { entries: 10_000, weight: 10_000, shards: 16 },
-            weigh: None,
-            policy: Policy::default(),
-            policies: None,
-            limit: None,
-            tier: None,
-            max_followers: 1_000_000,
-            sweep: Duration::from_secs(60),
-            hot: None,
-        }
-    }
 }
 
 impl<K, V, E> Cache<K, V, E>
@@ -356,16 +203,23 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entry = self.0.engine.peek(key)?;
-        let now = self.0.env.now();
-        let life = self.0.expired_by_tag(&entry, key);
-        let source = match life.phase(now, Duration::ZERO) {
-            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
-            Phase::Fresh | Phase::Early => Source::Memory,
-            Phase::Stale => Source::Stale,
-            Phase::Kept | Phase::Gone => return None,
-        };
-        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
+        self.0.servable(key, &self.0.engine.peek(key)?)
+    }
+
+    /// As [`peek`](Cache::peek), and a use of the entry: what is found often is kept longer, and hits and misses are counted.
+    /// For who loads by other means, and keeps with [`set_with`](Cache::set_with).
+    pub fn find<Q>(&self, key: &Q) -> Option<Got<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.0.engine.get(key).and_then(|entry| self.0.servable(key, &entry));
+        match &found {
+            Some(got) if got.is_stale() => self.0.serve_stale(key, got.age()),
+            Some(_) => drop(self.0.serve_fresh(key)),
+            None => self.0.count_miss(),
+        }
+        found
     }
 
     /// Says what the value of a key is. A load of it that is under way fills nothing.
@@ -386,7 +240,7 @@ where
         };
         let stored = cache.to_store(policy, value.clone(), keep, load);
         // The same in both tiers.
-        let keep = Keep { ttl: Some(stored.ttl.min(second.link.memory)), ..keep.clone() };
+        let keep = Keep { ttl: Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key)))), ..keep.clone() };
         let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
         cache.put(key.clone(), Entry::new(life, Content::Value(value, tags)));
         second.tell(Change::Put(key, stored));
@@ -405,8 +259,12 @@ where
         }
     }
 
-    /// Takes all entries in memory away. Their loads start from nothing: for tests and emergencies; mostly a tag on all entries, expired
-    /// over some time, is what is wanted.
+    /// Takes all entries in memory away, here and nowhere else: for tests, and to give memory back. Loads that are under way
+    /// fill nothing, and the next ones start from nothing, or from what is in the second tier.
+    ///
+    /// That stays, and so does what other processes have in memory. To take everything from everybody at one moment is to
+    /// send everybody to the origin at one moment. For values that turned out to be wrong there is a tag on all entries,
+    /// [expired](Cache::expire_tag) over as long as the origin needs for them: that reaches all tiers and all processes.
     pub fn clear(&self) {
         self.0.group.forget_all();
         self.0.engine.clear();
@@ -535,7 +393,6 @@ where
             Some(second) => cache.group.run_landing_placed(key.clone(), |place, landing| {
                 let (begun, second) = (begin(place, key), Arc::clone(second));
                 async move {
-                    tiered::as_a_task().await;
                     match begun {
                         Ok((errand, load)) => errand.run_landing(second, load, landing).await,
                         Err(loaded) => {
@@ -649,6 +506,19 @@ where
         self.env.tell(&Event::CacheStale { age });
     }
 
+    /// The value of an entry, if it can be served at once.
+    fn servable<Q: Hash + ?Sized>(&self, key: &Q, entry: &Entry<V, E>) -> Option<Got<V>> {
+        let now = self.env.now();
+        let life = self.expired_by_tag(entry, key);
+        let source = match life.phase(now, Duration::ZERO) {
+            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
+            Phase::Fresh | Phase::Early => Source::Memory,
+            Phase::Stale => Source::Stale,
+            Phase::Kept | Phase::Gone => return None,
+        };
+        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
+    }
+
     fn count_miss(&self) {
         count(&self.tally.misses);
         self.env.tell(&Event::CacheMiss);
@@ -730,15 +600,11 @@ where
     }
 }
 
-impl<K, V> fmt::Debug for CacheBuilder<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CacheBuilder { size, policy, .. } = self;
-        f.debug_struct("CacheBuilder").field("size", size).field("policy", policy).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, feature = "tracing"))]
+mod spans;
 
 #[cfg(all(test, herdproof_shuttle))]
 mod interleavings;

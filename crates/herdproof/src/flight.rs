@@ -219,11 +219,18 @@ where
             Ok(begun) => {
                 let place = begun.place;
                 let mut lead = self.lead(begun);
-                let landing = Landing::new(lead.share());
-                lead.run(|| {
+                let lander = lead.share();
+                let (shared, landing) = (Arc::clone(&lander.shared), Landing::new(lander));
+                let flight = lead.run(|| {
                     let load = load(place, landing);
                     async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }
-                })
+                });
+                if !shared.is_landed() {
+                    return flight;
+                }
+                // It may be over as well, and have left the table before its leader looked for it there.
+                flight.detach();
+                Flight::aboard(shared, Joined { led: true, at: self.0.env.coarse() })
             }
             Err(flight) => flight,
         }
@@ -428,6 +435,15 @@ where
 
     fn abandon(&self) -> Abandon {
         self.abandon
+    }
+
+    fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool {
+        let mut shard = self.table.shard(place.hash);
+        let known = shard.is_findable(place);
+        if known {
+            act();
+        }
+        known
     }
 }
 

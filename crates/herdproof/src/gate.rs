@@ -144,6 +144,25 @@ pub struct Span {
     pub to: Tick,
 }
 
+/// Finds how many at once an origin can take, for a gate that lets in as many as it says:
+/// [`AdaptiveLimit`](crate::limit::AdaptiveLimit) does, for a [`Queue`](crate::shed::Queue).
+pub trait Sizer: Send + Sync {
+    /// How many may be under way at present.
+    fn limit(&self) -> u32;
+
+    /// Somebody was let in.
+    fn begun(&self);
+
+    /// It is known how it went.
+    fn over(&self, verdict: &Verdict, span: Span);
+
+    /// What was begun at this tick was cancelled.
+    fn cancelled(&self, from: Tick);
+
+    /// Somebody was not let in at once, because as many were under way as may be.
+    fn binds(&self);
+}
+
 /// Turns an outcome into what gates need to know of it. Any function from the outcome to a [`Verdict`] will do.
 pub trait Classify<T, E>: Send + Sync {
     /// What this outcome says about the origin.

@@ -7,7 +7,7 @@
 //!
 //! | condition | default |
 //! |---|---|
-//! | enough is known about how long it takes | 100 answers lately |
+//! | enough is known about how long it takes, or a wait was set for when it is not ([`unknown`](HedgeBuilder::unknown)) | 100 answers lately |
 //! | the hedges' own budget | one in twenty first attempts, no floor |
 //! | the [`Budget`] shared with retries and refreshes, if one is given | |
 //! | few failures lately | fewer than one in ten |
@@ -68,9 +68,11 @@ pub struct HedgeBuilder {
     env: Env,
     quantile: f64,
     fixed: Option<Duration>,
+    unknown: Option<Duration>,
     least: Duration,
     samples: u32,
     ratio: f64,
+    floor: f64,
     failures: f64,
     budget: Option<Budget>,
     conditions: Vec<Condition>,
@@ -82,6 +84,8 @@ struct Rules {
     quantile: f64,
     /// How long to wait whatever is known.
     fixed: Option<Duration>,
+    /// How long to wait while too little is known.
+    unknown: Option<Duration>,
     least: Duration,
     samples: u32,
     failures: f64,
@@ -147,6 +151,13 @@ impl HedgeBuilder {
         self
     }
 
+    /// Waits this long for a hedge while too little is known to go by; without it there is none until then. An origin whose
+    /// first answer never comes would otherwise hold those who share it for as long as they wait.
+    pub fn unknown(mut self, wait: Duration) -> HedgeBuilder {
+        self.unknown = Some(wait);
+        self
+    }
+
     /// The shortest wait for a hedge; 1 ms unless told otherwise.
     pub fn least(mut self, wait: Duration) -> HedgeBuilder {
         self.least = wait;
@@ -162,6 +173,13 @@ impl HedgeBuilder {
     /// How many hedges there may be for each first attempt; 0.05 unless told otherwise. From 0 to 1.
     pub fn ratio(mut self, ratio: f64) -> HedgeBuilder {
         self.ratio = if ratio.is_nan() { 0.0 } else { ratio.clamp(0.0, 1.0) };
+        self
+    }
+
+    /// How many hedges a second there may be anyway; none unless told otherwise. A share of nearly nothing is nothing: where
+    /// first attempts are few, as behind a cache, this is what pays for a hedge.
+    pub fn floor(mut self, per_second: f64) -> HedgeBuilder {
+        self.floor = per_second;
         self
     }
 
@@ -185,11 +203,13 @@ impl HedgeBuilder {
 
     /// The rule.
     pub fn build(self) -> Hedge {
-        let HedgeBuilder { env, quantile, fixed, least, samples, ratio, failures, budget, conditions } = self;
-        let own = Budget::builder(&env).ratio(ratio).floor(0.0).without_circuit().build();
+        let HedgeBuilder { env, quantile, fixed, unknown, least, samples, ratio, floor, failures, budget, conditions } =
+            self;
+        let own = Budget::builder(&env).ratio(ratio).floor(floor).without_circuit().build();
         Hedge(Arc::new(Rules {
             quantile,
             fixed,
+            unknown,
             least,
             samples,
             failures,
@@ -214,9 +234,11 @@ impl Hedge {
             env: env.clone(),
             quantile: 0.95,
             fixed: None,
+            unknown: None,
             least: Duration::from_millis(1),
             samples: 100,
             ratio: 0.05,
+            floor: 0.0,
             failures: 0.1,
             budget: None,
             conditions: Vec::new(),
@@ -324,13 +346,16 @@ impl Rules {
             return self.fixed;
         }
         let known = self.times.len() >= self.samples;
-        known.then(|| self.times.quantile(self.quantile)).flatten().map(|time| time.max(self.least))
+        let usual = known.then(|| self.times.quantile(self.quantile)).flatten();
+        usual.map(|time| time.max(self.least)).or(self.unknown)
     }
 
     /// What pays for a hedge, if it may be sent.
     fn allow(&self, now: Tick, ask: &Ask) -> Option<[Option<Extra>; 2]> {
         let left = ask.deadline.map(|deadline| deadline - now);
-        let seen = Seen { failed: self.failed.get(), median: self.times.quantile(0.5), left };
+        // Where nothing is known but how long to wait, that is the guess.
+        let median = self.times.quantile(0.5).or(self.unknown);
+        let seen = Seen { failed: self.failed.get(), median, left };
         if !is_worthwhile(seen, self.failures) || !self.conditions.iter().all(|holds| holds()) {
             return None;
         }

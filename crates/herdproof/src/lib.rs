@@ -60,6 +60,7 @@ pub mod flight;
 pub mod gate;
 pub mod hedge;
 pub mod histogram;
+mod join;
 mod keyed;
 #[cfg(feature = "tower")]
 pub mod layer;

@@ -32,6 +32,8 @@
 //! | setting | unless told otherwise | from |
 //! |---|---|---|
 //! | [`line`](QueueBuilder::line) | 1,000 may wait | |
+//! | [`patience`](QueueBuilder::patience) | without end | |
+//! | [`adaptive`](QueueBuilder::adaptive) | no: as many seats as were asked for | |
 //! | [`target`](QueueBuilder::target) | 5 ms, or a tenth of the median work if that is more | folly |
 //! | interval | 20 targets | folly's 100 ms for 5 ms |
 //! | shed while overloaded | who has waited more than 2 targets | folly |
@@ -65,7 +67,7 @@ use waiting::Waiting;
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Refusal, Sizer, Span, Verdict, Why},
     histogram::Histogram,
     sync::{AtomicU32, Mutex},
 };
@@ -87,15 +89,16 @@ const EVERY: u32 = 32;
 pub struct Queue(Arc<Inner>);
 
 /// How a [`Queue`] is made.
-#[derive(Clone, Debug)]
 #[must_use]
 pub struct QueueBuilder {
     env: Env,
     seats: u32,
     line: u32,
+    patience: Duration,
     target: Duration,
     order: Order,
     cut: bool,
+    sizer: Option<Box<dyn Sizer>>,
 }
 
 /// Who of a class is served first.
@@ -112,12 +115,23 @@ pub enum Order {
 
 /// The right to be inside; see [`Queue`].
 #[derive(Debug)]
-pub struct Seat(Option<Queue>);
+pub struct Seat {
+    /// There until it is given back.
+    queue: Option<Queue>,
+    /// When it was taken; [`Tick::MAX`] once it is known how the work went.
+    from: Tick,
+}
 
 struct Inner {
     env: Env,
-    seats: u32,
+    /// How many may be inside. More are when it has just been lowered. Written at any time; whoever raises it takes the lock
+    /// after that, to see who waits.
+    seats: AtomicU32,
+    /// As many as there may ever be, whatever the sizer finds.
+    most_seats: u32,
+    sizer: Option<Box<dyn Sizer>>,
     most: u32,
+    patience: Duration,
     order: Order,
     /// How many are inside, and two flags. While [`SLOW`] is set only whoever holds the lock writes it, so that a seat
     /// which is given back goes to somebody who waits; while it is not, nobody waits.
@@ -155,6 +169,28 @@ impl QueueBuilder {
         self
     }
 
+    /// How long anybody waits at most, whatever their deadline; without end unless told otherwise. Who has waited so long is
+    /// refused.
+    pub fn patience(mut self, most: Duration) -> QueueBuilder {
+        self.patience = most;
+        self
+    }
+
+    /// Lets in as many at once as this finds the origin to bear, but no more than the seats that were asked for.
+    ///
+    /// ```
+    /// use herdproof::{Env, limit::AdaptiveLimit, shed::Queue};
+    ///
+    /// let env = Env::system();
+    /// let limit = AdaptiveLimit::builder(&env).initial(256).between(2, 256).build();
+    /// let queue = Queue::builder(&env, 256).adaptive(limit).build();
+    /// assert_eq!(queue.seats(), 256);
+    /// ```
+    pub fn adaptive(mut self, sizer: impl Sizer + 'static) -> QueueBuilder {
+        self.sizer = Some(Box::new(sizer));
+        self
+    }
+
     /// A wait that is fine; 5 ms unless told otherwise. Where the work takes long, a tenth of its median is fine too.
     /// [`Duration::MAX`] turns off shedding by age.
     pub fn target(mut self, target: Duration) -> QueueBuilder {
@@ -177,10 +213,14 @@ impl QueueBuilder {
 
     /// The queue.
     pub fn build(self) -> Queue {
-        let QueueBuilder { env, seats, line, target, order, cut } = self;
+        let QueueBuilder { env, seats, line, patience, target, order, cut, sizer } = self;
+        let found = sizer.as_ref().map_or(seats, |sizer| sizer.limit().clamp(1, seats));
         Queue(Arc::new(Inner {
-            seats,
+            seats: AtomicU32::new(found),
+            most_seats: seats,
+            sizer,
             most: line,
+            patience,
             order,
             word: AtomicU32::new(0),
             state: Mutex::new(State { line: Line::new(), codels: [Codel::new(target); CLASSES] }),
@@ -206,10 +246,23 @@ impl Queue {
             env: env.clone(),
             seats: seats.clamp(1, INSIDE),
             line: 1_000,
+            patience: Duration::MAX,
             target: Duration::from_millis(5),
             order: Order::default(),
             cut: false,
+            sizer: None,
         }
+    }
+
+    /// How many may be inside.
+    pub fn seats(&self) -> u32 {
+        self.0.seats.load(Relaxed)
+    }
+
+    /// Lets so many in from now on, one at least. If they are more than before, those who wait are let in; if fewer, nobody
+    /// is turned out, and nobody else is let in until there is room.
+    pub fn set_seats(&self, seats: u32) {
+        self.0.set_seats(seats.clamp(1, INSIDE), self.0.env.now());
     }
 
     /// How many are inside.
@@ -248,7 +301,8 @@ impl Queue {
             return Asked::Refused(Why::Shed);
         }
         let mut word = inner.word.load(Relaxed);
-        while word & SLOW == 0 && word & INSIDE < inner.seats {
+        let seats = inner.seats.load(Relaxed);
+        while word & SLOW == 0 && word & INSIDE < seats {
             match inner.word.compare_exchange_weak(word, (word + 1) | CALM, Acquire, Relaxed) {
                 Ok(_) => return Asked::Seated,
                 Err(other) => word = other,
@@ -261,7 +315,10 @@ impl Queue {
         match *asked {
             Asked::Seated => {
                 self.0.appointments.admitted(ask);
-                Ok(Seat(Some(self.clone())))
+                if let Some(sizer) = &self.0.sizer {
+                    sizer.begun();
+                }
+                Ok(Seat { queue: Some(self.clone()), from: ask.at })
             }
             Asked::Refused(why) => Err(self.0.refusal(why, ask)),
             Asked::Waiting(_) => Err(self.0.refusal(Why::Concurrency, ask)),
@@ -296,6 +353,9 @@ impl Inner {
         if let Some(waker) = pushed_out {
             waker.wake();
         }
+        if let Some(sizer) = &self.sizer {
+            sizer.binds();
+        }
         match asked {
             Asked::Waiting(_) => self.env.tell(&Event::QueueDepth(depth.into())),
             _ if wait => self.cut.iter().for_each(|cut| cut.waited(Duration::ZERO, true)),
@@ -308,7 +368,7 @@ impl Inner {
     fn take_or_mark(&self) -> bool {
         let mut word = self.word.load(Relaxed);
         loop {
-            let free = word & INSIDE < self.seats;
+            let free = word & INSIDE < self.seats.load(Relaxed);
             let next = if free { word + 1 } else { word | SLOW };
             match self.word.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) => return free,
@@ -324,6 +384,28 @@ impl Inner {
         } else {
             self.word.fetch_or(SLOW, AcqRel);
         }
+    }
+
+    fn set_seats(&self, seats: u32, now: Tick) {
+        if self.seats.swap(seats, Relaxed) >= seats {
+            return;
+        }
+        // 1. Somebody found all seats taken, and stands in the line. 2. There are more seats. 3. Nobody leaves for a long time.
+        // So the new seats are handed out here, each as if somebody had given it back.
+        while self.take_for_next() {
+            self.release_slowly(now);
+        }
+    }
+
+    /// Takes a seat if there is one and somebody waits for it.
+    fn take_for_next(&self) -> bool {
+        let state = self.state.lock();
+        // While somebody waits only whoever holds the lock writes the word.
+        let free = state.line.len() > 0 && self.word.load(Relaxed) & INSIDE < self.seats.load(Relaxed);
+        if free {
+            self.word.fetch_add(1, AcqRel);
+        }
+        free
     }
 
     fn sample(&self, state: &mut State, now: Tick) {
@@ -387,6 +469,12 @@ impl Inner {
                 woken.push(state.line.end(oldest.slot, Stage::Refused(Why::Shed)));
             }
         }
+        if self.word.load(Relaxed) & INSIDE > self.seats.load(Relaxed) {
+            // There are fewer seats than there were: this one is gone.
+            self.word.fetch_sub(1, AcqRel);
+            self.unmark(state);
+            return true;
+        }
         let codels = state.codels;
         let newest = |class: usize| match self.order {
             Order::Adaptive => codels[class].is_overloaded(),
@@ -436,7 +524,7 @@ impl Inner {
 
     fn capacity(&self) -> Option<f64> {
         let mean = self.mean.load(Relaxed);
-        (mean > 0).then(|| f64::from(self.seats) * 1e9 / mean as f64)
+        (mean > 0).then(|| f64::from(self.seats.load(Relaxed)) * 1e9 / mean as f64)
     }
 
     #[cold]
@@ -445,15 +533,44 @@ impl Inner {
         Refusal::new(why).after(self.appointments.book(ask, self.capacity()))
     }
 
-    /// Some work was done.
-    fn learn(&self, took: Duration) {
-        self.times.record(took);
+    /// How the work of a seat went is known.
+    fn over(&self, verdict: &Verdict, span: Span) {
+        if matches!(verdict, Verdict::Ok | Verdict::Final) {
+            self.learn(span.took());
+        }
+        if let Some(sizer) = &self.sizer {
+            sizer.over(verdict, span);
+            self.follow(&**sizer, span.to);
+        }
+    }
+
+    fn cancelled(&self, from: Tick, now: Tick) {
+        if let Some(sizer) = &self.sizer {
+            sizer.cancelled(from);
+            self.follow(&**sizer, now);
+        }
+    }
+
+    fn follow(&self, sizer: &dyn Sizer, now: Tick) {
+        let seats = sizer.limit().clamp(1, self.most_seats);
+        if seats != self.seats.load(Relaxed) {
+            self.set_seats(seats, now);
+        }
+    }
+
+    /// A seat was taken for so long.
+    fn occupied(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let mean = self.mean.load(Relaxed);
         // The first is all that is known; after that each is a sixty-fourth of it.
         let next = if mean == 0 { nanos } else { mean - mean / 64 + nanos / 64 };
         self.mean.store(next.max(1), Relaxed);
-        if mean == 0 || self.times.len().is_multiple_of(EVERY) {
+    }
+
+    /// Some work was done.
+    fn learn(&self, took: Duration) {
+        self.times.record(took);
+        if self.times.len() == 1 || self.times.len().is_multiple_of(EVERY) {
             let median = self.times.quantile(0.5).unwrap_or_default();
             self.median.store(u64::try_from(median.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         }
@@ -516,12 +633,25 @@ impl Gate for Queue {
     }
 }
 
+impl Seat {
+    /// Says how the work went while the seat is kept: an answer's head tells how the origin does, and how long a slow reader
+    /// takes for its body does not. Only the first time counts; what the seat is settled with later then says how long it was
+    /// taken, and nothing else.
+    pub fn learn(&mut self, verdict: &Verdict, span: Span) {
+        if let (Some(queue), true) = (&self.queue, self.from < Tick::MAX) {
+            self.from = Tick::MAX;
+            queue.0.over(verdict, span);
+        }
+    }
+}
+
 impl Permit for Seat {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
-        if let Some(queue) = self.0.take() {
+        self.learn(verdict, span);
+        if let Some(queue) = self.queue.take() {
             if matches!(verdict, Verdict::Ok | Verdict::Final) {
-                queue.0.learn(span.took());
+                queue.0.occupied(span.took());
             }
             queue.0.release(|| span.to);
         }
@@ -530,9 +660,11 @@ impl Permit for Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Some(queue) = self.0.take() {
-            queue.0.release(|| queue.0.env.now());
+        let Some(queue) = self.queue.take() else { return };
+        if self.from < Tick::MAX && queue.0.sizer.is_some() {
+            queue.0.cancelled(self.from, queue.0.env.now());
         }
+        queue.0.release(|| queue.0.env.now());
     }
 }
 
@@ -541,6 +673,20 @@ impl fmt::Debug for Queue {
         let word = self.0.word.load(Relaxed);
         let waiting = self.waiting();
         f.debug_struct("Queue").field("inside", &(word & INSIDE)).field("waiting", &waiting).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for QueueBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueBuilder { seats, line, patience, target, order, cut, .. } = self;
+        f.debug_struct("QueueBuilder")
+            .field("seats", seats)
+            .field("line", line)
+            .field("patience", patience)
+            .field("target", target)
+            .field("order", order)
+            .field("cut", cut)
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,13 @@
 //! With `--cfg herdproof_shuttle`, which only `cargo xtask test` sets, they are those of the model checker. Nothing else
 //! about the code differs.
 
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
+
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
     parking_lot::{Mutex, MutexGuard, RwLock},
@@ -25,6 +32,27 @@ pub(crate) use {
         thread_local,
     },
 };
+
+/// Waits for an answer with the whole thread.
+#[inline(never)]
+pub(crate) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(answer) = Pin::new(&mut future).poll(&mut cx) {
+            return answer;
+        }
+        thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
 
 #[cfg(herdproof_shuttle)]
 mod checked {

@@ -58,6 +58,8 @@ use std::{
 pub use feed::{Feed, News, Speaker, feed};
 pub use shared::SharedTier;
 
+use crate::join::all;
+
 /// A store that many processes share; see the [module](self).
 ///
 /// A call may be dropped before it is over, and may then have had its effect or not. What cannot be read (another schema,
@@ -65,6 +67,16 @@ pub use shared::SharedTier;
 pub trait Tier<K, V>: Send + Sync + 'static {
     /// What is there, and what to do about it. A fresh value costs one question to the store.
     fn lookup(&self, key: &K, want: Want) -> impl Future<Output = Result<Lookup<V>, TierError>> + Send;
+
+    /// As [`lookup`](Tier::lookup) for many keys, no two of them the same: an answer for each, in their order. One by one and
+    /// all at once, unless the store can be asked for many in one go.
+    fn lookup_many(&self, wanted: &[(K, Want)]) -> impl Future<Output = Vec<Result<Lookup<V>, TierError>>> + Send
+    where
+        K: Sync,
+        V: Send,
+    {
+        all(wanted.iter().map(|(key, want)| self.lookup(key, *want)).collect())
+    }
 
     /// Stores what was loaded under a lease, ends the lease, and gives it to all who wait. A time to live of zero gives it to
     /// those who wait and keeps nothing.

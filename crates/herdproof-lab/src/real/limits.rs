@@ -4,6 +4,8 @@
 //! process may raise its own limit up to the hard one; if even that is too low, a smaller herd that is said to be smaller
 //! is better than one in which some clients fail for a reason that has nothing to do with herds.
 
+use herdproof_proxy::listener::raise_descriptors;
+
 /// A client's socket, and the server's for it.
 const PER_CLIENT: u64 = 2;
 /// Standard streams, the runtime's own, the listeners, the edge's connection to the origin, and what was inherited.
@@ -11,26 +13,8 @@ const SPARE: u64 = 32;
 
 /// How many of these clients there are descriptors for, after the limit was raised as far as needed and allowed.
 pub fn clients_that_fit(asked: u32) -> u32 {
-    let room = raise(u64::from(asked) * PER_CLIENT + SPARE).saturating_sub(SPARE) / PER_CLIENT;
+    let room = raise_descriptors(u64::from(asked) * PER_CLIENT + SPARE).saturating_sub(SPARE) / PER_CLIENT;
     u32::try_from(room).unwrap_or(u32::MAX).min(asked)
-}
-
-/// Raises the soft limit to `needed` if it is lower; gives what holds now.
-#[cfg(unix)]
-fn raise(needed: u64) -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let soft = current.unwrap_or(u64::MAX);
-    let wanted = needed.min(maximum.unwrap_or(u64::MAX));
-    let raised = soft < wanted && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
-    if raised { wanted } else { soft }
-}
-
-/// Elsewhere sockets are not counted against such a limit.
-#[cfg(not(unix))]
-fn raise(_needed: u64) -> u64 {
-    u64::MAX
 }
 
 #[cfg(test)]

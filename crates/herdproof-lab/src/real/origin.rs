@@ -4,7 +4,10 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use herdproof::{Env, Tick};
-use hyper::StatusCode;
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{CACHE_CONTROL, HeaderValue},
+};
 use parking_lot::Mutex;
 
 use super::server::Server;
@@ -43,16 +46,33 @@ struct Log {
 }
 
 impl FragileOrigin {
+    /// Bears one visitor well and a crowd badly: 80 ms alone, 5 s with 800 in flight.
+    pub const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
+
     /// Starts one on a free port of 127.0.0.1.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime that has I/O and time enabled.
     pub fn start(env: &Env, law: Slowdown) -> io::Result<FragileOrigin> {
+        FragileOrigin::saying(env, law, HeaderMap::new())
+    }
+
+    /// Starts one whose answers may be kept for so long, to the second.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](FragileOrigin::start).
+    pub fn start_cacheable(env: &Env, law: Slowdown, max_age: Duration) -> io::Result<FragileOrigin> {
+        let said = HeaderValue::try_from(format!("max-age={}", max_age.as_secs())).map_err(io::Error::other)?;
+        FragileOrigin::saying(env, law, HeaderMap::from_iter([(CACHE_CONTROL, said)]))
+    }
+
+    fn saying(env: &Env, law: Slowdown, headers: HeaderMap) -> io::Result<FragileOrigin> {
         let log = Log { crowd: Crowd::default(), first: None, arrivals: Timeline::new(BIN) };
         let seen = Arc::new(Seen { env: env.clone(), law, log: Mutex::new(log) });
         let serving = Arc::clone(&seen);
-        let server = Server::start(env, move |path| {
+        let server = Server::start(env, headers, move |path| {
             let stay = Stay::begin(&serving);
             async move {
                 stay.last().await;

@@ -12,7 +12,9 @@ use std::{
 use bytes::Bytes;
 use herdproof::{Env, env::Task};
 use http_body_util::Full;
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn};
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket};
@@ -38,8 +40,9 @@ struct Connections(Mutex<Option<Vec<Task<()>>>>);
 pub(super) type Reply = (StatusCode, Bytes);
 
 impl Server {
-    /// Answers GET requests on 127.0.0.1 by what `answer` makes of their path, and refuses others.
-    pub(super) fn start<A, F>(env: &Env, answer: A) -> io::Result<Server>
+    /// Answers GET requests on 127.0.0.1 by what `answer` makes of their path, and refuses others. Every answer has these
+    /// headers.
+    pub(super) fn start<A, F>(env: &Env, headers: HeaderMap, answer: A) -> io::Result<Server>
     where
         A: Fn(String) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Reply> + Send + 'static,
@@ -49,7 +52,7 @@ impl Server {
         let listener = socket.listen(BACKLOG)?;
         let address = listener.local_addr()?;
         let connections = Arc::new(Connections(Mutex::new(Some(Vec::new()))));
-        let accepting = env.spawn(accept(env.clone(), listener, Arc::clone(&connections), answer));
+        let accepting = env.spawn(accept(env.clone(), listener, Arc::clone(&connections), headers, answer));
         Ok(Server { address, accepting, connections })
     }
 
@@ -94,7 +97,7 @@ impl Connections {
     }
 }
 
-async fn accept<A, F>(env: Env, listener: TcpListener, connections: Arc<Connections>, answer: A)
+async fn accept<A, F>(env: Env, listener: TcpListener, connections: Arc<Connections>, headers: HeaderMap, answer: A)
 where
     A: Fn(String) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
@@ -106,9 +109,10 @@ where
         };
         // Answers are one small write each: waiting to fill a packet would only delay them.
         stream.set_nodelay(true).ok();
-        let answer = answer.clone();
+        let (answer, headers) = (answer.clone(), headers.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let reply = (request.method() == Method::GET).then(|| answer(request.uri().path().to_owned()));
+            let headers = headers.clone();
             async {
                 let (status, text) = match reply {
                     Some(reply) => reply.await,
@@ -116,6 +120,7 @@ where
                 };
                 let mut response = Response::new(Full::new(text));
                 *response.status_mut() = status;
+                *response.headers_mut() = headers;
                 let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
                 response.headers_mut().insert(header::CONTENT_TYPE, plain);
                 Ok::<_, Infallible>(response)

@@ -53,9 +53,7 @@ const LEAST: f64 = 0.1;
 const SHARE: f64 = 0.7;
 const SHARE_OF_MEAN: f64 = 1.0;
 
-/// The seeds of the plants that may be looked at, and of those that may not.
-#[cfg(test)]
-const TRAINING: std::ops::Range<u64> = 0..20;
+/// The seeds of the plants that may not be looked at.
 const HELD_OUT: std::ops::Range<u64> = 1_000..1_020;
 
 /// How many of them one run takes; the run's seed says which.
@@ -193,49 +191,4 @@ fn race(plant: Plant, way: Way) -> (f64, Timeline) {
     });
     let judged: Duration = BEFORE + AFTER;
     (good.load(Relaxed) as f64 / judged.as_secs_f64(), origin.calls())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fmt::Write as _;
-
-    use super::*;
-
-    /// One row for each plant: goodput of every law, and of who knows the plant.
-    fn table(seeds: std::ops::Range<u64>) -> String {
-        let mut text = String::from("seed  none  aimd  grad vegas  knee knows  to best other, to knowing\n");
-        let mut logs = [0.0; 6];
-        let mut worst = f64::INFINITY;
-        let count = (seeds.end - seeds.start) as f64;
-        for seed in seeds {
-            let plant = Plant::draw(seed);
-            let good = Way::ALL.map(|way| race(plant, way).0);
-            let best = good[1].max(good[2]).max(good[3]);
-            write!(text, "{seed:4}").unwrap();
-            for (good, log) in good.iter().zip(&mut logs) {
-                write!(text, " {good:5.0}").unwrap();
-                *log += good.max(LEAST).ln() / count;
-            }
-            worst = worst.min(good[4] / best);
-            writeln!(text, "  {:.2} {:.2}  {plant}", good[4] / best, good[4] / good[5]).unwrap();
-        }
-        writeln!(text, "geometric means {:.1?}, worst {worst:.2}", logs.map(f64::exp)).unwrap();
-        text
-    }
-
-    /// `cargo test --release -p herdproof-lab training_plants -- --ignored --nocapture`
-    #[test]
-    #[ignore = "a table to look at, not a test"]
-    #[expect(clippy::print_stdout, reason = "it is what this is for")]
-    fn training_plants() {
-        println!("{}", table(TRAINING));
-    }
-
-    /// `cargo test --release -p herdproof-lab held_out_plants -- --ignored --nocapture`
-    #[test]
-    #[ignore = "a table to look at, not a test"]
-    #[expect(clippy::print_stdout, reason = "it is what this is for")]
-    fn held_out_plants() {
-        println!("{}", table(HELD_OUT));
-    }
 }

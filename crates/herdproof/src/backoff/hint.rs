@@ -31,6 +31,11 @@ impl RetryAfter {
         RetryAfter { after: Duration::from_millis(after), grain: Duration::from_millis(1) }
     }
 
+    /// How long, as it was said.
+    pub fn duration(self) -> Duration {
+        self.after
+    }
+
     /// Reads the value of a `Retry-After` header: whole seconds, or a date, which is compared with the wall clock.
     ///
     /// ```

@@ -428,3 +428,13 @@ fn a_refused_caller_can_be_given_something_else() {
     let call = guard(&env, &breaker, result, Ask::new(&env), || async { Err::<u8, u8>(9) });
     assert_eq!(fallback(sim.run(call), |_| 1), Err(9), "a failure is not a refusal");
 }
+
+#[test]
+fn a_pass_from_before_a_change_does_not_hold() {
+    let scene = Scene::usual();
+    let waited = scene.enter().unwrap();
+    assert!(waited.holds());
+    assert!(scene.call(&[Verdict::Fault; 7]));
+    assert!(!waited.holds(), "it is open now");
+    assert!(scene.enter().is_err());
+}

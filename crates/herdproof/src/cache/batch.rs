@@ -4,7 +4,9 @@
 //! past the flights of its keys is a herd of its own: two pages that share ninety products load them twice, and beside
 //! whoever loads one of them alone. Here each key of a batch is a flight of its own, and the batch lands them: it asks for
 //! just those that nobody is loading, whoever comes for one of them later joins it, and each is kept, or not, by its own
-//! policy and its own fence.
+//! policy and its own fence. With a second tier, so it is in the whole fleet; see [`through`].
+
+mod through;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -16,13 +18,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
 
 use super::{
     Cache, Inner, Sight,
-    get::{Get, wait},
+    get::Get,
     load::{Errand, Loaded, Purpose, Ran},
     outcome::{GetError, Got, Load},
     stats::count,
@@ -33,6 +36,7 @@ use crate::{
     event::Event,
     flight::{Ticket, Ticketed},
     gate::Span,
+    sync::wait,
 };
 
 /// What came of many keys: each is in one of the three, once, in the order in which they were asked for.
@@ -57,6 +61,12 @@ pub struct GetMany<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static
     batch: Batch<K, V, E>,
 }
 
+/// One load of many.
+struct Trip {
+    purpose: Purpose,
+    timeout: Duration,
+}
+
 /// One key of a load of many.
 struct Part<K, V: Clone, E> {
     errand: Errand<K, V, E>,
@@ -74,9 +84,12 @@ where
     ///
     /// `load` is called only if it has to be, with the keys that nobody is loading: those that are missing, and those that
     /// are served and due to be loaded again. It gives pairs of a key and a value, or a [`Load`]; a key it says nothing of is
-    /// absent. What it loads is kept in memory and not in a second tier, which is not asked either: that knows one key at a
-    /// time. It passes the cache's limit once, it must be over within the shortest of its keys' load timeouts, and if it
+    /// absent. It passes the cache's limit once, it must be over within the shortest of its keys' load timeouts, and if it
     /// fails or panics, all its keys have failed.
+    ///
+    /// With a second tier, it is called with those keys that are missing there too and that nobody in the fleet is loading.
+    /// The others come from there, or from whoever loads them. Should that fail, they are loaded after all, by a clone of
+    /// `load`.
     ///
     /// ```
     /// # use herdproof::{Cache, Env};
@@ -97,9 +110,9 @@ where
     pub fn get_many<F, L, B, T>(&self, keys: &[K], load: L) -> GetMany<K, V, E>
     where
         F: Future<Output = Result<B, E>> + Send + 'static,
-        L: FnOnce(Vec<K>) -> F,
+        L: FnOnce(Vec<K>) -> F + Clone + Send + 'static,
         B: IntoIterator<Item = (K, T)> + 'static,
-        T: Into<Load<V>>,
+        T: Into<Load<V>> + 'static,
     {
         let cache = &self.0;
         let now = cache.env.now();
@@ -167,29 +180,46 @@ where
     fn carry<F, L, B, T>(self: &Arc<Self>, parts: Vec<Part<K, V, E>>, asked: Tick, load: L)
     where
         F: Future<Output = Result<B, E>> + Send + 'static,
-        L: FnOnce(Vec<K>) -> F,
+        L: FnOnce(Vec<K>) -> F + Clone + Send + 'static,
         B: IntoIterator<Item = (K, T)> + 'static,
-        T: Into<Load<V>>,
+        T: Into<Load<V>> + 'static,
     {
-        let awaited = parts.iter().any(|part| part.errand.purpose == Purpose::Miss);
+        let inside = Ticket::inside_of(parts.iter().map(|part| &part.ticket));
+        let cache = Arc::clone(self);
+        if let Some(second) = &self.second {
+            self.set_out(inside.run(cache.carry_through(Arc::clone(second), parts, load)));
+            return;
+        }
+        let trip = self.trip(parts.iter().map(|part| &part.errand));
+        let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
+        self.set_out(inside.run(async move {
+            let ran = Caught { load: cache.admit(trip.purpose, asked, trip.timeout, load) }.await;
+            cache.deliver(parts, ran);
+        }));
+    }
+
+    fn set_out(&self, carried: impl Future<Output = ()> + Send + 'static) {
+        let mut carried = Box::pin(carried);
+        if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.env.spawn_named("cache batch", carried).detach();
+        }
+    }
+
+    /// One load begins, for all of these.
+    fn trip<'a>(&self, errands: impl Iterator<Item = &'a Errand<K, V, E>> + Clone) -> Trip
+    where
+        K: 'a,
+        V: 'a,
+        E: 'a,
+    {
+        let awaited = errands.clone().any(|errand| errand.purpose == Purpose::Miss);
         let purpose = if awaited { Purpose::Miss } else { Purpose::Refresh };
         self.env.tell(&Event::Load);
         if purpose == Purpose::Refresh {
             count(&self.tally.refreshes);
             self.env.tell(&Event::Refresh);
         }
-        let timeout = parts.iter().map(|part| part.errand.policy().load_timeout).min().unwrap_or_default();
-        let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
-        let cache = Arc::clone(self);
-        let inside = Ticket::inside_of(parts.iter().map(|part| &part.ticket));
-        let carried = inside.run(async move {
-            let ran = Caught { load: cache.admit(purpose, asked, timeout, load) }.await;
-            cache.deliver(parts, ran);
-        });
-        let mut carried = Box::pin(carried);
-        if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.env.spawn_named("cache batch", carried).detach();
-        }
+        Trip { purpose, timeout: errands.map(|errand| errand.policy().load_timeout).min().unwrap_or_default() }
     }
 
     /// Gives each its part.
@@ -198,22 +228,31 @@ where
         B: IntoIterator<Item = (K, T)>,
         T: Into<Load<V>>,
     {
-        let (ran, span) = match ran {
-            Ok(ran) => ran,
+        match ran {
+            Ok((ran, span)) => {
+                let shares = self.share_out(parts.iter().map(|part| &part.errand.key), ran);
+                for (Part { errand, ticket }, ran) in parts.into_iter().zip(shares) {
+                    ticket.land(errand.end(ran, span));
+                }
+            }
             Err(panic) => {
                 for Part { ticket, .. } in parts {
                     ticket.land(Loaded::Panicked(Arc::clone(&panic)));
                 }
-                return;
             }
-        };
+        }
+    }
+
+    /// What one load means for each of these keys.
+    fn share_out<'a, B, T>(&self, keys: impl Iterator<Item = &'a K>, ran: Ran<B, E>) -> Vec<Ran<Load<V>, E>>
+    where
+        B: IntoIterator<Item = (K, T)>,
+        T: Into<Load<V>>,
+        K: 'a,
+    {
         let mut found: HashMap<K, T, MapHasher> = HashMap::with_hasher(self.places.clone());
         let ran = ran.map(|pairs| found.extend(pairs));
-        for Part { errand, ticket } in parts {
-            let mut part = || found.remove(&errand.key).map_or(Load::Absent(None), Into::into);
-            let ran = ran.clone().map(|()| part());
-            ticket.land(errand.end(ran, span));
-        }
+        keys.map(|key| ran.clone().map(|()| found.remove(key).map_or(Load::Absent(None), Into::into))).collect()
     }
 }
 

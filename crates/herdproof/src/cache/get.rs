@@ -5,8 +5,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll},
 };
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
 use crate::{
     env::{Env, Sleep, Tick},
     flight::{Flight, FlightError, Landed},
-    sync::{Thread, thread},
+    sync::wait,
 };
 
 /// A future of a value, from [`Cache::get`](super::Cache::get).
@@ -168,27 +167,6 @@ where
     E: Send + Sync + 'static,
 {
     wait(Get(State::Waiting(waiting))).into()
-}
-
-/// Waits for an answer with the whole thread.
-#[inline(never)]
-pub(super) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(answer) = Pin::new(&mut future).poll(&mut cx) {
-            return answer;
-        }
-        thread::park();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 impl<V, E> Future for Get<V, E>

@@ -5,6 +5,11 @@
 //! others: as many counters as it has, and a newcomer takes the place of the least, with its count. So every key with more
 //! than its share is there, and each counter knows how much of it may be somebody else's. It forgets by halves, so that
 //! what it says is of the last some hundred thousand hits. Keys are kept as hashes, with a seed that nobody knows.
+//!
+//! Where there is a second tier, hot entries stay in memory for longer before it is asked again ([`Link::hot`]): they hear of
+//! changes like all others. Without one there is nobody to hear of them from, and what the policy says is what holds.
+//!
+//! [`Link::hot`]: super::Link::hot
 
 use std::{borrow::Borrow, hash::BuildHasher, hash::Hash};
 
@@ -48,11 +53,15 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.hot.as_ref().is_some_and(|sketch| sketch.is_hot(self.0.places.hash_one(key)))
+        self.0.is_hot(key)
     }
 }
 
 impl<K, V, E> Inner<K, V, E> {
+    pub(super) fn is_hot<Q: Hash + ?Sized>(&self, key: &Q) -> bool {
+        self.hot.as_ref().is_some_and(|sketch| sketch.is_hot(self.places.hash_one(key)))
+    }
+
     #[cold]
     #[inline(never)]
     pub(super) fn sample<Q: Hash + ?Sized>(&self, key: &Q) {

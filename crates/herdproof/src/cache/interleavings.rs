@@ -135,8 +135,9 @@ fn what_was_loaded_before_its_tag_expired_is_not_fresh_after_it() {
 #[test]
 fn a_batch_is_fenced_key_by_key() {
     fn ask_many(scene: &Scene) {
-        let load = |keys: Vec<u32>| {
-            let value = scene.origin.load(SeqCst);
+        let origin = Arc::clone(&scene.origin);
+        let load = move |keys: Vec<u32>| {
+            let value = origin.load(SeqCst);
             async move {
                 thread::yield_now();
                 Ok(keys.into_iter().map(move |key| (key, value)))

@@ -1,8 +1,8 @@
 //! What a load may say, and what a caller gets.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 
-use super::entry::Away;
+use super::{AnyError, entry::Away};
 use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
@@ -195,13 +195,46 @@ impl<E: fmt::Display> fmt::Display for GetError<E> {
     }
 }
 
-impl<E: Error + 'static> Error for GetError<E> {
+/// Whatever loads fail with: an error, [any](AnyError), or only something to say. What was boxed is its own error's source;
+/// what was not is in its words, and in [`GetError::Load`] for whoever wants more.
+impl<E: fmt::Debug + fmt::Display + 'static> Error for GetError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            GetError::Load(error) => Some(&**error),
+            GetError::Load(error) => {
+                let boxed = (&**error as &dyn Any).downcast_ref::<AnyError>()?;
+                Some(&**boxed)
+            }
             GetError::Refused(refusal) => Some(refusal),
             GetError::Panicked(panic) => Some(&**panic),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn any(error: impl Into<AnyError>) -> Result<(), AnyError> {
+        Err(GetError::<AnyError>::Load(Arc::new(error.into())))?
+    }
+
+    #[test]
+    fn whatever_a_load_fails_with_a_handler_can_pass_it_on_as_an_error() {
+        let told = any("no such table").unwrap_err();
+        assert_eq!(told.to_string(), "the load failed: no such table");
+        let typed = || -> Result<(), Box<dyn Error>> { Err(GetError::Load(Arc::new(io::Error::other("disk"))))? };
+        assert_eq!(typed().unwrap_err().to_string(), "the load failed: disk");
+        let words = || -> Result<(), Box<dyn Error>> { Err(GetError::Load(Arc::new("words".to_owned())))? };
+        assert_eq!(words().unwrap_err().to_string(), "the load failed: words");
+    }
+
+    #[test]
+    fn what_was_boxed_is_still_found_behind_the_load_that_failed() {
+        let error = any(io::Error::new(io::ErrorKind::TimedOut, "slow disk")).unwrap_err();
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::TimedOut));
     }
 }

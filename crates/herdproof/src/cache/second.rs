@@ -27,7 +27,7 @@ use crate::{
     event::Event,
     gate::{Ask, Gate, Permit, Span, Verdict},
     retry::by,
-    tier::{Failure, Fault, Feed, Filled, Held, Lease, Lookup, Pushed, Stored, Tier, TierError, Want},
+    tier::{Failure, Fault, Feed, Filled, Held, Lease, Lookup, Pushed, Stored, Tier, TierError, Wait, Want},
 };
 
 /// How a cache uses its second tier; for [`CacheBuilder::tier_with`](super::CacheBuilder::tier_with).
@@ -39,6 +39,7 @@ use crate::{
 /// | [`wait`](Link::wait) | 10 s |
 /// | [`attempts`](Link::attempts) | 3 |
 /// | [`memory`](Link::memory) | as long as in the tier |
+/// | [`hot`](Link::hot) | four times as long as others |
 /// | [`smear`](Link::smear) | 10 s |
 /// | [`breaker`](Link::breaker) | the usual [`Breaker`] |
 #[derive(Clone, Debug)]
@@ -48,7 +49,8 @@ pub struct Link {
     pub(super) lease: Duration,
     pub(super) wait: Duration,
     pub(super) attempts: u32,
-    pub(super) memory: Duration,
+    memory: Duration,
+    hot: Option<Duration>,
     pub(super) smear: Duration,
     pub(super) breaker: Option<Breaker>,
 }
@@ -61,6 +63,7 @@ impl Default for Link {
             wait: Duration::from_secs(10),
             attempts: 3,
             memory: Duration::MAX,
+            hot: None,
             smear: Duration::from_secs(10),
             breaker: None,
         }
@@ -98,6 +101,20 @@ impl Link {
     pub fn memory(mut self, most: Duration) -> Link {
         self.memory = most;
         self
+    }
+
+    /// The same for [hot](super::CacheBuilder::hot) keys; four times as long as others unless told otherwise. A key that is read
+    /// everywhere is asked for by every node, and mostly it has not changed. They hear of it if it has, and it lives no
+    /// longer than in the tier in any case.
+    pub fn hot(mut self, most: Duration) -> Link {
+        self.hot = Some(most);
+        self
+    }
+
+    /// How long an entry is fresh in memory at most, before the tier is asked again.
+    pub(super) fn in_memory(&self, is_hot: impl FnOnce() -> bool) -> Duration {
+        let hot = self.hot.unwrap_or(self.memory.saturating_mul(HOTTER)).max(self.memory);
+        if hot > self.memory && is_hot() { hot } else { self.memory }
     }
 
     /// Over how long entries in memory are looked up again after news may have been missed.
@@ -155,6 +172,7 @@ type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, TierError>> + Send
 /// A tier behind a pointer; a call to one costs more than the boxes.
 trait AnyTier<K, V>: Send + Sync {
     fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>>;
+    fn lookup_many<'a>(&'a self, wanted: &'a [(K, Want)]) -> Answering<'a, Vec<Option<Lookup<V>>>>;
     fn fill<'a>(&'a self, key: &'a K, lease: Lease, stored: Stored<V>) -> Answering<'a, Filled>;
     fn deliver<'a>(&'a self, change: &'a Change<K, V>) -> Answering<'a, ()>;
     fn listen(&self) -> Feed<K>;
@@ -168,6 +186,17 @@ where
 {
     fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>> {
         Box::pin(Tier::lookup(self, key, want))
+    }
+
+    /// It has failed if no key has an answer.
+    fn lookup_many<'a>(&'a self, wanted: &'a [(K, Want)]) -> Answering<'a, Vec<Option<Lookup<V>>>> {
+        Box::pin(async move {
+            let answers = Tier::lookup_many(self, wanted).await;
+            if answers.iter().all(Result::is_err) {
+                return Err(TierError::Away);
+            }
+            Ok(answers.into_iter().map(Result::ok).collect())
+        })
     }
 
     fn fill<'a>(&'a self, key: &'a K, lease: Lease, stored: Stored<V>) -> Answering<'a, Filled> {
@@ -230,6 +259,8 @@ enum Subject<K> {
     Tag(Arc<str>),
 }
 
+/// How many times as long as others hot entries are fresh in memory.
+const HOTTER: u32 = 4;
 /// How many changes are remembered while the tier is away.
 const ROOM: usize = 10_000;
 
@@ -250,6 +281,25 @@ pub(super) struct Second<K, V> {
     breaker: Breaker,
     outbox: Mutex<Outbox<K, V>>,
     pub(super) tally: TierTally,
+}
+
+/// What whoever looks for a key can do with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sought {
+    /// How much a fresh value may have left and still be loaded again.
+    pub(super) early: Duration,
+    pub(super) may_be_stale: bool,
+}
+
+/// What the tier says of a key.
+pub(super) enum Seen<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    Over(Found<K, V>),
+    /// Another process loads it; known since then.
+    Wait(Wait<V>, Tick),
 }
 
 /// What came of looking for a key in the tier.
@@ -330,32 +380,80 @@ where
 
     /// Finds a value, or the right to load it. Takes as long as another process needs for its load, but no longer than this
     /// one is willing to wait.
-    pub(super) async fn find(self: &Arc<Self>, key: &K, early: Duration, may_be_stale: bool) -> Found<K, V> {
-        let give_up = self.env.now() + self.link.wait;
-        let alone = || {
-            count(&self.tally.alone);
-            Found::Load { holding: None, held: None }
-        };
+    pub(super) async fn find(self: &Arc<Self>, key: &K, sought: Sought) -> Found<K, V> {
+        let from = self.env.now();
         if self.does_not_know(&[Subject::Key(key.clone())]) {
-            return alone();
+            return self.alone();
         }
-        loop {
-            let at = self.env.now();
-            count(&self.tally.lookups);
-            let want = Want { lease: self.link.lease, early };
-            let Some(lookup) = self.call(false, self.tier.lookup(key, want)).await else { return alone() };
-            if !matches!(lookup, Lookup::Hit(_)) {
-                self.env.tell(&Event::LockAttempt);
+        let seen = self.look(key, sought).await;
+        self.follow(key, sought, seen, from).await
+    }
+
+    /// What the tier says of many keys, by one question to it.
+    pub(super) async fn look_many(self: &Arc<Self>, keys: &[(K, Sought)]) -> Vec<Seen<K, V>> {
+        let at = self.env.now();
+        let wanted: Vec<(K, Want)> = keys
+            .iter()
+            .filter(|(key, _)| !self.does_not_know(&[Subject::Key(key.clone())]))
+            .map(|(key, sought)| (key.clone(), self.want(*sought)))
+            .collect();
+        self.tally.lookups.fetch_add(wanted.len() as u64, Relaxed);
+        let answers = match &*wanted {
+            [] => None,
+            wanted => self.call(false, self.tier.lookup_many(wanted)).await,
+        };
+        let mut answered = wanted.iter().zip(answers.unwrap_or_default()).peekable();
+        keys.iter()
+            .map(|(key, sought)| {
+                let lookup = answered.next_if(|((of, _), _)| of == key).and_then(|(_, lookup)| lookup);
+                self.seen(key, *sought, lookup, at)
+            })
+            .collect()
+    }
+
+    /// One question to the tier.
+    async fn look(self: &Arc<Self>, key: &K, sought: Sought) -> Seen<K, V> {
+        let at = self.env.now();
+        count(&self.tally.lookups);
+        let lookup = self.call(false, self.tier.lookup(key, self.want(sought))).await;
+        self.seen(key, sought, lookup, at)
+    }
+
+    fn want(&self, sought: Sought) -> Want {
+        Want { lease: self.link.lease, early: sought.early }
+    }
+
+    /// What an answer means for this process; without one it goes on alone.
+    fn seen(self: &Arc<Self>, key: &K, sought: Sought, lookup: Option<Lookup<V>>, at: Tick) -> Seen<K, V> {
+        let Some(lookup) = lookup else { return Seen::Over(self.alone()) };
+        if !matches!(lookup, Lookup::Hit(_)) {
+            self.env.tell(&Event::LockAttempt);
+        }
+        Seen::Over(match lookup {
+            Lookup::Hit(held) => self.here(held, at),
+            Lookup::Stale(held, _) if sought.may_be_stale => self.here(held, at),
+            Lookup::Refresh(held, lease) => {
+                Found::Load { holding: Some(self.hold(key, lease)), held: Some((held, at)) }
             }
-            let wait = match lookup {
-                Lookup::Hit(held) => return self.here(held, at),
-                Lookup::Stale(held, _) if may_be_stale => return self.here(held, at),
-                Lookup::Refresh(held, lease) => {
-                    return Found::Load { holding: Some(self.hold(key, lease)), held: Some((held, at)) };
-                }
-                Lookup::Fill(lease) => return Found::Load { holding: Some(self.hold(key, lease)), held: None },
-                Lookup::Failed(failure) => return Found::Failed { failure, at },
-                Lookup::Stale(_, wait) | Lookup::Wait(wait) => wait,
+            Lookup::Fill(lease) => Found::Load { holding: Some(self.hold(key, lease)), held: None },
+            Lookup::Failed(failure) => Found::Failed { failure, at },
+            Lookup::Stale(_, wait) | Lookup::Wait(wait) => return Seen::Wait(wait, at),
+        })
+    }
+
+    /// Waits for the load in another process, if there is one, until what is sought is found.
+    pub(super) async fn follow(
+        self: &Arc<Self>,
+        key: &K,
+        sought: Sought,
+        mut seen: Seen<K, V>,
+        from: Tick,
+    ) -> Found<K, V> {
+        let give_up = from + self.link.wait;
+        loop {
+            let (wait, at) = match seen {
+                Seen::Over(found) => return found,
+                Seen::Wait(wait, at) => (wait, at),
             };
             count(&self.tally.waits);
             let silence = self.silence(wait.left(), self.rng.unit());
@@ -367,11 +465,39 @@ where
                 Some(Pushed::Lease(lease)) => {
                     return Found::Load { holding: Some(self.hold(key, lease)), held: None };
                 }
-                Some(Pushed::Again) | None if now >= give_up => return alone(),
+                Some(Pushed::Again) | None if now >= give_up => return self.alone(),
                 Some(Pushed::Again) => {
                     self.env.sleep(self.link.lease.mul_f64(0.01 * self.rng.unit())).await;
                 }
                 None => {}
+            }
+            seen = self.look(key, sought).await;
+        }
+    }
+
+    /// It is to be loaded, and no other process knows.
+    fn alone(&self) -> Found<K, V> {
+        count(&self.tally.alone);
+        Found::Load { holding: None, held: None }
+    }
+
+    /// Works, and keeps these leases meanwhile.
+    pub(super) async fn during<'a, F: Future>(
+        &self,
+        holdings: impl Iterator<Item = &'a Holding<K, V>> + Clone,
+        work: F,
+    ) -> F::Output {
+        let Second { env, link, .. } = self;
+        let mut work = pin!(work);
+        loop {
+            let next = env.now() + link.lease / 3;
+            if let Some(output) = by(env, Some(next), work.as_mut()).await {
+                return output;
+            }
+            for Holding { key, lease, .. } in holdings.clone() {
+                if let Some(lease) = lease {
+                    self.tell(Change::Renew(key.clone(), *lease, link.lease));
+                }
             }
         }
     }
@@ -386,8 +512,7 @@ where
     fn here(&self, held: Held<V>, at: Tick) -> Found<K, V> {
         let tags: Vec<_> = held.tags.iter().map(|tag| Subject::Tag(tag.as_str().into())).collect();
         if self.does_not_know(&tags) {
-            count(&self.tally.alone);
-            return Found::Load { holding: None, held: None };
+            return self.alone();
         }
         count(&self.tally.hits);
         Found::Here { held, at }
@@ -497,21 +622,6 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Works, and keeps the lease meanwhile.
-    pub(super) async fn during<F: Future>(&self, work: F) -> F::Output {
-        let Second { env, link, .. } = &*self.second;
-        let mut work = pin!(work);
-        loop {
-            let next = env.now() + link.lease / 3;
-            if let Some(output) = by(env, Some(next), work.as_mut()).await {
-                return output;
-            }
-            if let Some(lease) = self.lease {
-                self.second.tell(Change::Renew(self.key.clone(), lease, link.lease));
-            }
-        }
-    }
-
     /// Stores what was loaded; nothing, if the tier is away.
     pub(super) async fn fill(mut self, stored: Stored<V>) -> Option<Filled> {
         let lease = self.lease.take()?;

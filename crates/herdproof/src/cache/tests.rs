@@ -11,6 +11,7 @@ use std::{
 use super::*;
 use crate::{
     env::{Task, sim::Sim},
+    gate::Gate,
     limit::Bulkhead,
 };
 
@@ -290,6 +291,21 @@ fn a_load_that_panics_is_an_error_for_whoever_began_it_too_early_or_late_unless_
         let get = panic(&scene, takes);
         check(&scene.sim.run(get), 7, Source::StaleOnError);
     }
+}
+
+#[test]
+fn what_is_absent_for_no_time_takes_no_room_but_that_of_a_value_which_is_no_longer_true() {
+    let mut scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC));
+    let absent = |scene: &mut Scene| {
+        let get = scene.cache.get_with("key", |_| async { Ok(Load::Absent(Some(Duration::ZERO))) });
+        assert!(matches!(scene.sim.run(get), Err(GetError::Absent)));
+    };
+    absent(&mut scene);
+    assert_eq!(scene.cache.len(), 0);
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    absent(&mut scene);
+    assert!(scene.ask_failing(MS).is_err(), "what was there is not served for what is not there any more");
 }
 
 #[test]
@@ -655,4 +671,27 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     let old = Life::begin(Tick::ZERO, SEC, Duration::ZERO, MS, 0.0);
     assert_eq!(way(fresh), Way::Memory);
     assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
+}
+
+/// A crowd of keys that are asked for once must not push out one that is found all the time.
+#[test]
+fn what_is_found_is_used_and_what_is_peeked_at_is_not() {
+    let kept = |look: fn(&Cache<u32, u32>) -> bool| {
+        let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).capacity(64).build();
+        // Those who come first are kept as if they were used.
+        (1..1_000).for_each(|key| cache.set(key, key));
+        cache.set(0, 0);
+        (1_000..10_000).for_each(|key| {
+            look(&cache);
+            cache.set(key, key);
+        });
+        cache.peek(&0).is_some()
+    };
+    assert!(kept(|cache| cache.find(&0).is_some()));
+    assert!(!kept(|cache| cache.peek(&0).is_some()));
+    let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).build();
+    cache.set(1, 1);
+    assert_eq!((cache.find(&1).map(|got| got.value), cache.find(&2).map(|got| got.value)), (Some(1), None));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (1, 1));
 }

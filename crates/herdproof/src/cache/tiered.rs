@@ -1,13 +1,6 @@
 //! A load that asks the second tier first, and gives it what it has loaded.
 
-use std::{
-    convert::Infallible,
-    future::{Future, poll_fn},
-    hash::Hash,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     Inner,
@@ -15,7 +8,7 @@ use super::{
     load::{Errand, Loaded, Purpose, Ran, Way},
     outcome::{Keep, Load},
     policy::Policy,
-    second::{Found, Holding, Second},
+    second::{Found, Holding, Second, Sought},
     stats::count,
 };
 use crate::{
@@ -83,24 +76,51 @@ where
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        let (early, may_be_stale) = (self.early(), self.purpose == Purpose::Miss);
-        let holding = match second.find(&self.key, early, may_be_stale).await {
-            Found::Here { held, at } => return self.take(&second, held, at),
-            Found::Failed { failure, at } => return self.failed_elsewhere(failure, at),
+        let found = second.find(&self.key, self.sought()).await;
+        let holding = match self.arrive(&second, found, ashore) {
+            Ok(holding) => holding,
+            Err(loaded) => return loaded,
+        };
+        let (ran, span) = second.during(holding.iter(), self.attempt(load)).await;
+        self.depart(&second, holding, ran, span, ashore).await
+    }
+
+    /// What to look for in the tier.
+    pub(super) fn sought(&self) -> Sought {
+        Sought { early: self.early(), may_be_stale: self.purpose == Purpose::Miss }
+    }
+
+    /// From the tier with what was found there; or it is to be loaded, with this lease if there is one.
+    pub(super) fn arrive(
+        &mut self,
+        second: &Second<K, V>,
+        found: Found<K, V>,
+        ashore: &mut Ashore<V, E>,
+    ) -> Result<Option<Holding<K, V>>, Loaded<V, E>> {
+        match found {
+            Found::Here { held, at } => Err(self.take(second, held, at)),
+            Found::Failed { failure, at } => Err(self.failed_elsewhere(failure, at)),
             Found::Load { holding, held } => {
                 if let Some((held, at)) = held {
                     self.take_meanwhile(&held, at, ashore);
                 }
                 self.asked = self.cache.env.now();
-                holding
+                Ok(holding)
             }
-        };
-        let (ran, span) = match &holding {
-            Some(holding) => holding.during(self.attempt(load)).await,
-            None => self.attempt(load).await,
-        };
+        }
+    }
+
+    /// To the tier with what came of the load.
+    pub(super) async fn depart(
+        self,
+        second: &Second<K, V>,
+        holding: Option<Holding<K, V>>,
+        ran: Ran<Load<V>, E>,
+        span: Span,
+        ashore: &mut Ashore<V, E>,
+    ) -> Loaded<V, E> {
         match ran {
-            Ran::Gave(found) => self.store(&second, holding, found, (span.from, span.to), ashore).await,
+            Ran::Gave(found) => self.store(second, holding, found, (span.from, span.to), ashore).await,
             ran => self.fall_back(holding, ran, span),
         }
     }
@@ -117,11 +137,16 @@ where
         }
     }
 
+    /// How long it is fresh in memory at most.
+    fn in_memory(&self, second: &Second<K, V>) -> Duration {
+        second.link.in_memory(|| self.cache.is_hot(&self.key))
+    }
+
     /// Keeps what the tier has.
-    fn take(self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
+    fn take(&self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
         let policy = self.policy();
         let own = if held.value.is_some() { policy.ttl } else { policy.absent };
-        let own = self.cache.jittered(policy, own.min(second.link.memory));
+        let own = self.cache.jittered(policy, own.min(self.in_memory(second)));
         let (life, content) = self.entry(&held, at, own);
         // What is only for those who wait has no time at all.
         if held.is_servable() {
@@ -165,7 +190,7 @@ where
     }
 
     /// Another process has failed; this one does not try.
-    fn failed_elsewhere(mut self, failure: Failure<V>, at: Tick) -> Loaded<V, E> {
+    fn failed_elsewhere(&mut self, failure: Failure<V>, at: Tick) -> Loaded<V, E> {
         if let Some(held) = failure.held {
             self.take_meanwhile(&held, at, &mut Ashore::Nobody);
         }
@@ -224,7 +249,7 @@ where
                 let ttl = self.cache.jittered(policy, ttl.unwrap_or(policy.absent));
                 let (grace, keep) = (Duration::ZERO, Duration::ZERO);
                 let stored = Stored { value: None, ttl, grace, keep, load: took, tags: Vec::new() };
-                return (stored, Load::Absent(Some(ttl.min(second.link.memory))));
+                return (stored, Load::Absent(Some(ttl.min(self.in_memory(second)))));
             }
             // For those who wait, wherever they do.
             Load::Uncached(value) => {
@@ -234,7 +259,7 @@ where
             }
         };
         let stored = self.cache.to_store(policy, value.clone(), &keep, took);
-        let ttl = stored.ttl.min(second.link.memory);
+        let ttl = stored.ttl.min(self.in_memory(second));
         (stored, Load::With(value, Keep { ttl: Some(ttl), ..keep }))
     }
 
@@ -277,20 +302,6 @@ impl<K, V, E> Inner<K, V, E> {
             tags: keep.tags.clone(),
         }
     }
-}
-
-/// Goes on as a task. A flight that lands before its load is over must not end while it is polled in place: it would be gone
-/// before its first caller is aboard.
-pub(super) async fn as_a_task() {
-    let mut polled = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut polled, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 fn before(tick: Tick, by: Duration) -> Tick {

@@ -8,7 +8,7 @@ use std::{
         Arc,
         mpsc::{Receiver, sync_channel},
     },
-    task::{Context, Poll, Wake, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     env::{Sleep, Tick},
-    sync::{Thread, thread},
+    sync::wait,
 };
 
 /// A caller's place aboard a flight, from [`Group::run`](super::Group::run): a future of the [`Landed`] value.
@@ -133,23 +133,7 @@ where
 
     /// Waits for the answer with the whole thread; for threads, not for tasks, and not in a simulation.
     pub fn wait(self) -> Result<Landed<V>, FlightError<E>> {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut cx = Context::from_waker(&waker);
-        let mut flight = std::pin::pin!(self);
-        loop {
-            if let Poll::Ready(answer) = flight.as_mut().poll(&mut cx) {
-                return answer;
-            }
-            thread::park();
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        wait(self)
     }
 }
 

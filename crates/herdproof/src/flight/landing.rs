@@ -25,6 +25,17 @@ impl<V: Clone, E> Landing<V, E> {
     }
 }
 
+impl<V: Clone, E> Linger<V, E> {
+    /// Acts unless the flight was [forgotten](super::Group::forget), and so that it cannot be forgotten meanwhile; says whether
+    /// it did. Keeping what was loaded in here, and forgetting before it is taken away, means that nothing out of date is kept.
+    ///
+    /// `act` must be short, and must not come back to the group.
+    pub fn unless_forgotten(&self, act: impl FnOnce()) -> bool {
+        let mut act = Some(act);
+        self.0.home.unless_forgotten(self.0.shared.place, &mut || act.take().into_iter().for_each(|act| act()))
+    }
+}
+
 impl<V: Clone, E> Drop for Linger<V, E> {
     fn drop(&mut self) {
         self.0.home.remove(self.0.shared.place, Removal::Landed);

@@ -64,6 +64,8 @@ pub(super) trait Home: Send + Sync {
     fn remove(&self, place: Place, why: Removal);
     /// What becomes of a load when the last caller leaves.
     fn abandon(&self) -> Abandon;
+    /// Acts unless the flight was forgotten, and so that it cannot be forgotten meanwhile; says whether it did.
+    fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool;
 }
 
 /// Why a flight leaves the table.

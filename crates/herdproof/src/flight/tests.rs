@@ -706,6 +706,29 @@ fn newcomers_get_a_landed_value_for_as_long_as_it_lingers() {
 }
 
 #[test]
+fn what_was_forgotten_while_it_lingered_is_not_kept() {
+    for forgets in [false, true] {
+        let mut scene = Scene::new();
+        let env = scene.env.clone();
+        let kept = Arc::new(AtomicU32::new(0));
+        let keeping = Arc::clone(&kept);
+        let flight = scene.group.run_landing("key", |landing| async move {
+            let linger = landing.land(42);
+            env.sleep(MS * 50).await;
+            let acted = linger.unless_forgotten(|| keeping.store(42, Ordering::Relaxed));
+            assert_eq!(acted, !forgets);
+            Ok(())
+        });
+        assert_eq!(scene.sim.run(flight).unwrap().value, 42);
+        if forgets {
+            assert!(scene.group.forget(&"key"));
+        }
+        scene.pass(MS * 60);
+        assert_eq!(kept.load(Ordering::Relaxed), if forgets { 0 } else { 42 });
+    }
+}
+
+#[test]
 fn a_load_that_fails_before_landing_gives_its_error_and_one_that_never_lands_is_abandoned() {
     let mut scene = Scene::new();
     let env = scene.env.clone();
@@ -718,6 +741,30 @@ fn a_load_that_fails_before_landing_gives_its_error_and_one_that_never_lands_is_
     let forgetful = scene.group.run_landing("key", |_landing| async { Ok(()) });
     assert!(matches!(scene.sim.run(forgetful), Err(FlightError::Abandoned)));
     scene.check_nothing_is_left();
+}
+
+#[test]
+fn a_load_that_lands_and_is_over_at_once_gives_its_value_and_not_that_it_was_abandoned() {
+    let mut scene = Scene::new();
+    let over = scene.group.run_landing("key", |landing| async move {
+        drop(landing.land(42));
+        Ok(())
+    });
+    let landed = scene.sim.run(over).unwrap();
+    assert_eq!((landed.value, landed.led, landed.shared), (42, true, false));
+    scene.check_nothing_is_left();
+    let failing = scene.group.run_landing("key", |landing| async move {
+        drop(landing.land(43));
+        Err("too late to matter".to_owned())
+    });
+    assert_eq!(scene.sim.run(failing).unwrap().value, 43);
+    let lingering = scene.group.run_landing("key", |landing| async move {
+        std::mem::forget(landing.land(44));
+        Ok(())
+    });
+    assert_eq!(scene.sim.run(lingering).unwrap().value, 44);
+    let newcomer = scene.run(MS);
+    assert_eq!(scene.sim.run(newcomer).unwrap().value, 44, "it was not told to leave");
 }
 
 #[test]

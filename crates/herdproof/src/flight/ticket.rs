@@ -17,6 +17,7 @@ use pin_project_lite::pin_project;
 use super::{
     Group, Inner,
     follower::Flight,
+    landing::Landing,
     load::{Lander, Lead},
     nest::{self, Chain, FlightId},
     outcome::Ending,
@@ -84,7 +85,13 @@ impl<V: Clone, E> Ticket<V, E> {
         self.lander.shared.place
     }
 
-    /// Gives everybody aboard this value; newcomers begin anew.
+    /// The right to land it before its load is over. Whatever becomes of that, the duty stays here.
+    pub(crate) fn landing(&self) -> Landing<V, E> {
+        let Lander { shared, home } = &self.lander;
+        Landing::new(Lander { shared: Arc::clone(shared), home: Arc::clone(home) })
+    }
+
+    /// Gives everybody aboard this value, unless they have one; newcomers begin anew.
     pub(crate) fn land(self, value: V) {
         self.lander.end(Ending::Value(value));
     }

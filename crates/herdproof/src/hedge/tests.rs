@@ -216,3 +216,38 @@ fn what_decides_is_a_function_of_what_is_known() {
     assert!(!is_worthwhile(Seen { failed: 0.1, ..calm }, 0.1));
     assert!(!is_worthwhile(calm, f64::NAN));
 }
+
+#[test]
+fn the_very_first_attempt_may_hang_where_a_wait_is_set_for_when_nothing_is_known() {
+    let mut scene = Scene::new();
+    let hedge = Hedge::builder(&scene.env).unknown(MS * 100).floor(1.0).build();
+    let hung = (MS * 10_000, Ok(1));
+    let (answer, took) = scene.call_by(&hedge, hung, (MS * 20, Ok(2)), Some(MS * 5_000));
+    assert_eq!((answer, took, scene.attempts()), (Ok(2), MS * 120, 2));
+    // Not with less time left than the guess.
+    let hedge = Hedge::builder(&scene.env).unknown(MS * 100).floor(1.0).build();
+    let (_, took) = scene.call_by(&hedge, (MS * 180, Ok(1)), (MS * 20, Ok(2)), Some(MS * 190));
+    assert_eq!(took, MS * 180);
+    // And not without something to pay for it.
+    let hedge = Hedge::builder(&scene.env).unknown(MS * 100).build();
+    assert_eq!(scene.call(&hedge, (MS * 300, Ok(1)), (MS * 20, Ok(2))), (Ok(1), MS * 300));
+}
+
+#[test]
+fn once_enough_is_known_the_wait_is_what_is_usual_but_no_less_than_was_set() {
+    let mut scene = Scene::new();
+    let hedge = Hedge::builder(&scene.env).unknown(MS * 100).least(MS * 100).samples(10).build();
+    assert_eq!(hedge.wait(), Some(MS * 100));
+    for _ in 0..20 {
+        assert!(scene.call(&hedge, (MS, Ok(1)), (MS, Ok(2))).0.is_ok());
+    }
+    assert_eq!(hedge.wait(), Some(MS * 100), "an origin that is quick");
+    for _ in 0..200 {
+        assert!(scene.call(&hedge, (MS * 8_000, Ok(1)), (MS * 8_000, Ok(2))).0.is_ok());
+    }
+    assert!(
+        hedge.wait().unwrap() > MS * 7_000,
+        "an origin that takes long is not asked twice for that: {:?}",
+        hedge.wait()
+    );
+}

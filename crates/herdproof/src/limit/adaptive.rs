@@ -23,7 +23,7 @@ use super::{
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Refusal, Sizer, Span, Verdict, Why},
 };
 
 /// A window is at least this long ...
@@ -38,7 +38,8 @@ const KEPT: usize = 256;
 /// What costs more takes more of the limit, one at least; what costs more than all of it counts as all of it, and goes alone.
 ///
 /// It does not wait: what does not fit is refused, and told when, as soon as it is known how often a call ends. Where callers
-/// should wait, a [`Queue`](crate::shed::Queue) belongs in front.
+/// should wait, give it to a [`Queue`](crate::shed::Queue), whose seats then follow it
+/// ([`adaptive`](crate::shed::QueueBuilder::adaptive)).
 ///
 /// ```
 /// use herdproof::{Env, gate::{Ask, Gate, Permit, Span, Verdict}, limit::AdaptiveLimit};
@@ -356,6 +357,28 @@ impl Gate for AdaptiveLimit {
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
         self.0.enter(ask).map(|cost| AdaptivePermit { limit: self.clone(), from: ask.at, cost })
+    }
+}
+
+impl Sizer for AdaptiveLimit {
+    fn limit(&self) -> u32 {
+        AdaptiveLimit::limit(self)
+    }
+
+    fn begun(&self) {
+        self.0.in_flight.fetch_add(1, Relaxed);
+    }
+
+    fn over(&self, verdict: &Verdict, span: Span) {
+        self.0.leave(1, verdict, span);
+    }
+
+    fn cancelled(&self, from: Tick) {
+        self.0.cancel(1, from);
+    }
+
+    fn binds(&self) {
+        self.0.sight.refused.fetch_add(1, Relaxed);
     }
 }
 

@@ -89,3 +89,46 @@ fn a_seat_kept_for_somebody_who_leaves_is_never_lost() {
     check(1, 4);
     check(2, 5);
 }
+
+/// As above, while the number of seats goes up and down, and is the first again in the end.
+fn check_resized(seats: &'static [u32], threads: u32) {
+    let most = seats.iter().copied().max().unwrap();
+    shuttle::check_random(
+        move || {
+            let queue = Queue::builder(&Env::system(), seats[0]).target(Duration::MAX).build();
+            let inside = Arc::new(Count::new(0));
+            let mut callers: Vec<_> = (0..threads)
+                .map(|n| {
+                    let (queue, inside) = (queue.clone(), Arc::clone(&inside));
+                    thread::spawn(move || {
+                        let Some(seat) = enter(&queue, n % 3 != 2) else { return };
+                        assert!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < most, "too many inside");
+                        thread::yield_now();
+                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(seat);
+                    })
+                })
+                .collect();
+            let resized = queue.clone();
+            callers.push(thread::spawn(move || seats.iter().for_each(|seats| resized.set_seats(*seats))));
+            for caller in callers {
+                caller.join().unwrap();
+            }
+            assert_eq!((queue.inside(), queue.waiting()), (0, 0));
+            assert_eq!(queue.0.word.load(Relaxed) & SLOW, 0);
+            assert_eq!(queue.0.state.lock().line.slots_held(), 0);
+        },
+        TRIES,
+    );
+}
+
+#[test]
+fn a_seat_that_is_added_as_somebody_joins_the_line_reaches_them() {
+    check_resized(&[1, 2], 3);
+}
+
+#[test]
+fn a_seat_that_is_taken_away_is_neither_lost_nor_handed_on() {
+    check_resized(&[2, 1], 4);
+    check_resized(&[1, 3, 1, 2], 5);
+}

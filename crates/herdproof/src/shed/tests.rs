@@ -76,7 +76,10 @@ impl Hall {
 
     /// Work takes this long, as far as the queue knows.
     fn learn(&self, ms: u32) {
-        (0..100).for_each(|_| self.queue.0.learn(MS * ms));
+        for _ in 0..100 {
+            self.queue.0.learn(MS * ms);
+            self.queue.0.occupied(MS * ms);
+        }
     }
 
     /// As if the line had stood from 0 to 120 ms; the interval then goes on until 201 ms.
@@ -481,6 +484,7 @@ enum Step {
     Cancel(usize),
     Look(usize),
     Pass(u32),
+    Resize(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -492,6 +496,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Cancel),
         2 => any::<usize>().prop_map(Step::Look),
         2 => (0..40u32).prop_map(Step::Pass),
+        1 => (1..6u32).prop_map(Step::Resize),
     ]
 }
 
@@ -506,7 +511,9 @@ proptest! {
         let mut now = 0;
         let mut waiting: Vec<Caller> = Vec::new();
         let mut inside: Vec<(u32, Seat)> = Vec::new();
+        let mut seats = seats;
         for step in steps {
+            let before = hall.queue.inside();
             match step {
                 Step::Come { class, patience, wait } => {
                     let mut ask = hall.ask(now).priority(classes[class]);
@@ -536,13 +543,17 @@ proptest! {
                     }
                 }
                 Step::Pass(ms) => now += ms,
+                Step::Resize(to) => {
+                    seats = to;
+                    hall.queue.0.set_seats(to, at(now));
+                }
                 _ => {}
             }
             let queue = &hall.queue;
-            prop_assert!(queue.inside() <= seats);
+            prop_assert!(queue.inside() <= seats.max(before), "more come in only while there is room");
             prop_assert!(inside.len() <= queue.inside() as usize, "seats kept for waiters count");
             prop_assert!(queue.waiting() <= most);
-            prop_assert!(queue.waiting() == 0 || queue.inside() == seats, "nobody waits while a seat is free");
+            prop_assert!(queue.waiting() == 0 || queue.inside() >= seats, "nobody waits while a seat is free");
             let slow = queue.0.word.load(Relaxed) & SLOW != 0;
             prop_assert_eq!(slow, queue.waiting() > 0 || queue.is_overloaded());
         }
@@ -605,4 +616,114 @@ fn the_cut_refuses_the_least_important_at_the_door() {
     });
     let refused = refused.count();
     assert!((700..900).contains(&refused), "{refused}");
+}
+
+#[test]
+fn a_limit_that_falls_while_all_are_inside_turns_nobody_out_and_lets_nobody_in() {
+    let hall = Hall::new(|queue| QueueBuilder { seats: 3, ..queue });
+    let [one, two, three] = [hall.seat(0), hall.seat(0), hall.seat(0)];
+    let mut waiter = hall.waiter(hall.ask(1));
+    hall.queue.set_seats(1);
+    assert_eq!((hall.queue.seats(), hall.queue.inside()), (1, 3));
+    Hall::settle(one, 0, 2);
+    Hall::settle(two, 0, 3);
+    assert!(poll(&mut waiter).is_none(), "the last is still inside");
+    assert_eq!(hall.queue.inside(), 1);
+    Hall::settle(three, 0, 4);
+    drop(poll(&mut waiter).unwrap().unwrap());
+    hall.check_empty();
+}
+
+#[test]
+fn a_limit_that_falls_with_nobody_in_line_holds_for_those_who_come_next() {
+    let hall = Hall::new(|queue| QueueBuilder { seats: 2, ..queue });
+    let [one, two] = [hall.seat(0), hall.seat(0)];
+    hall.queue.set_seats(1);
+    Hall::settle(one, 0, 1);
+    let mut waiter = hall.waiter(hall.ask(2));
+    Hall::settle(two, 0, 3);
+    drop(poll(&mut waiter).unwrap().unwrap());
+    hall.check_empty();
+}
+
+#[test]
+fn a_limit_that_rises_wakes_as_many_of_those_who_wait() {
+    let hall = Hall::new(|queue| queue.target(Duration::MAX));
+    let seat = hall.seat(0);
+    let mut waiters: Vec<Caller> = (0..100).map(|_| hall.waiter(hall.ask(1))).collect();
+    hall.queue.set_seats(71); // more than are woken at a time
+    let inside: Vec<Seat> = waiters.iter_mut().filter_map(|waiter| poll(waiter)?.ok()).collect();
+    assert_eq!((inside.len(), hall.queue.inside(), hall.queue.waiting()), (70, 71, 30));
+    hall.queue.set_seats(1_000);
+    assert_eq!((hall.queue.inside(), hall.queue.waiting()), (101, 0));
+    assert_eq!(hall.queue.0.word.load(Relaxed) & SLOW, 0, "nobody waits, so nobody needs the lock");
+    drop((waiters, inside, seat));
+    hall.check_empty();
+}
+
+/// Says what it is told to, and what it hears.
+#[derive(Clone)]
+struct Echo {
+    limit: Arc<AtomicU64>,
+    heard: Arc<parking_lot::Mutex<Vec<String>>>,
+}
+
+impl Sizer for Echo {
+    fn limit(&self) -> u32 {
+        u32::try_from(self.limit.load(Relaxed)).unwrap()
+    }
+
+    fn begun(&self) {
+        self.heard.lock().push("begun".to_owned());
+    }
+
+    fn over(&self, verdict: &Verdict, span: Span) {
+        self.heard.lock().push(format!("{verdict:?} after {} ms", span.took().as_millis()));
+    }
+
+    fn cancelled(&self, from: Tick) {
+        self.heard.lock().push(format!("cancelled from {} ms", (from - Tick::ZERO).as_millis()));
+    }
+
+    fn binds(&self) {
+        self.heard.lock().push("binds".to_owned());
+    }
+}
+
+#[test]
+fn seats_follow_what_is_found_and_each_outcome_is_told_once() {
+    let echo = Echo { limit: Arc::new(AtomicU64::new(900)), heard: Arc::default() };
+    let hall = Hall::new(|queue| QueueBuilder { seats: 2, ..queue }.adaptive(echo.clone()));
+    assert_eq!(hall.queue.seats(), 2, "no more than were asked for");
+    let (mut kept, left) = (hall.seat(0), hall.seat(1));
+    let mut waiter = hall.waiter(hall.ask(2));
+    echo.limit.store(1, Relaxed);
+    kept.learn(&Verdict::Ok, Span { from: at(0), to: at(5) });
+    assert_eq!((hall.queue.seats(), hall.queue.inside()), (1, 2), "the seat is kept");
+    kept.learn(&Verdict::Fault, Span { from: at(0), to: at(6) });
+    drop(left);
+    assert!(poll(&mut waiter).is_none(), "there is one seat, and it is taken");
+    echo.limit.store(0, Relaxed); // as good as one
+    kept.settle(&Verdict::Ok, Span { from: at(0), to: at(40) });
+    drop(poll(&mut waiter).unwrap());
+    assert_eq!(hall.queue.capacity(), Some(25.0), "one seat that is taken for 40 ms");
+    let heard = ["begun", "begun", "binds", "Ok after 5 ms", "cancelled from 1 ms", "begun", "cancelled from 40 ms"];
+    assert_eq!(*echo.heard.lock(), heard);
+    hall.check_empty();
+}
+
+#[test]
+fn patience_ends_a_wait_that_no_deadline_does() {
+    let mut sim = Sim::new(3);
+    let env = sim.env();
+    let queue = Queue::builder(&env, 1).patience(MS * 250).target(Duration::MAX).build();
+    let seat = queue.try_enter(&Ask::new(&env)).unwrap();
+    let mut ask = Ask::new(&env);
+    let refusal = sim.run(queue.enter(&mut ask)).unwrap_err();
+    assert_eq!((refusal.why, env.now()), (Why::Shed, at(250)));
+    assert!(refusal.after.is_some());
+    let mut ask = Ask::new(&env).deadline(env.now() + MS * 100);
+    assert_eq!(sim.run(queue.enter(&mut ask)).unwrap_err().why, Why::Deadline, "which comes first");
+    assert_eq!(queue.waiting(), 0);
+    drop(seat);
 }

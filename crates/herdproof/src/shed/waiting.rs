@@ -4,6 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use super::{Asked, Inner, Queue, Stage};
@@ -21,13 +22,24 @@ pub(super) struct Waiting<'a> {
     slot: Option<u32>,
     since: Tick,
     deadline: Option<Tick>,
-    /// Until waiting on would be of no use, if there is a deadline.
+    /// When its patience is over, if that ends.
+    patience: Option<Tick>,
+    /// Until waiting on would be of no use, if there is a deadline or an end of patience.
     timer: Option<Sleep>,
 }
 
 impl<'a> Waiting<'a> {
     pub(super) fn new(queue: &'a Queue, slot: u32, ask: &Ask) -> Waiting<'a> {
-        Waiting { queue: &queue.0, slot: Some(slot), since: ask.at, deadline: ask.deadline, timer: None }
+        let queue = &*queue.0;
+        let patience = (queue.patience < Duration::MAX).then(|| ask.at + queue.patience);
+        Waiting { queue, slot: Some(slot), since: ask.at, deadline: ask.deadline, patience, timer: None }
+    }
+
+    /// Until when to wait, as things are, and why not longer.
+    fn end(&self) -> Option<(Tick, Why)> {
+        let latest = self.deadline.map(|deadline| (self.queue.latest(deadline), Why::Deadline));
+        let patience = self.patience.map(|patience| (patience, Why::Shed));
+        latest.into_iter().chain(patience).min_by_key(|end| end.0)
     }
 
     fn watch(&mut self, slot: u32, waker: &Waker) -> Poll<(Tick, Asked)> {
@@ -74,20 +86,20 @@ impl Future for Waiting<'_> {
         if let Poll::Ready(answer) = this.watch(slot, cx.waker()) {
             return Poll::Ready(answer);
         }
-        let Some(deadline) = this.deadline else { return Poll::Pending };
         loop {
+            let Some((end, why)) = this.end() else { return Poll::Pending };
             let queue = this.queue;
-            let timer = this.timer.get_or_insert_with(|| queue.env.sleep_until(queue.latest(deadline)));
+            let timer = this.timer.get_or_insert_with(|| queue.env.sleep_until(end));
             let Poll::Ready(now) = Pin::new(timer).poll(cx) else { return Poll::Pending };
             this.timer = None;
             // The work may have become quicker while we waited.
-            if now >= queue.latest(deadline) {
+            if now >= end {
                 return Poll::Ready(match this.leave(slot) {
                     Stage::Seated(at) => (at, Asked::Seated),
                     Stage::Refused(why) => (now, Asked::Refused(why)),
                     Stage::Waiting => {
                         this.gave_up(now);
-                        (now, Asked::Refused(Why::Deadline))
+                        (now, Asked::Refused(why))
                     }
                 });
             }

@@ -67,6 +67,7 @@ where
     /// If one of them does not hold.
     pub async fn all(&self) {
         self.one_node_of_many_loads_and_each_other_is_told_once().await;
+        self.many_keys_are_leased_each_to_one_node().await;
         self.a_fresh_value_takes_one_lookup_and_ages_on_the_stores_clock().await;
         self.what_is_known_to_be_absent_is_known_to_all().await;
         self.a_fill_after_invalidate_is_fenced().await;
@@ -74,6 +75,7 @@ where
         self.a_fill_after_its_tag_was_expired_is_fenced().await;
         self.a_failed_load_passes_its_lease_to_exactly_one_until_all_have_failed().await;
         self.who_has_left_is_given_no_lease().await;
+        self.a_lease_that_came_to_who_leaves_goes_to_the_next().await;
         self.the_lease_of_a_dead_node_expires_and_its_fill_is_fenced().await;
         self.a_renewed_lease_does_not_expire().await;
         self.a_stale_value_is_read_while_one_node_refreshes_it().await;
@@ -189,6 +191,30 @@ where
         assert!(pushes <= 19, "one push for each who waited");
     }
 
+    /// Two nodes ask for overlapping keys, all at once; and what is there is told apart from what is not.
+    async fn many_keys_are_leased_each_to_one_node(&self) {
+        let [one, other]: [T; 2] = self.nodes();
+        one.put(&"there".to_owned(), self.value(7, 100)).await.expect("the store answers");
+        let wanted = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), self.want())).collect::<Vec<_>>();
+        let mine = one.lookup_many(&wanted(&["a", "there", "b"])).await;
+        let (a, b) = match &mine[..] {
+            [Ok(Lookup::Fill(a)), Ok(Lookup::Hit(held)), Ok(Lookup::Fill(b))] if held.value == Some(7) => (*a, *b),
+            other => panic!("an answer for each, in order: {other:?}"),
+        };
+        let mut theirs = other.lookup_many(&wanted(&["b", "c", "a"])).await.into_iter();
+        let (Some(Ok(Lookup::Wait(mut for_b))), Some(Ok(Lookup::Fill(c))), Some(Ok(Lookup::Wait(mut for_a)))) =
+            (theirs.next(), theirs.next(), theirs.next())
+        else {
+            panic!("who comes second is given what nobody loads, and waits for the others");
+        };
+        for (tier, key, lease, value) in [(&one, "a", a, 1), (&one, "b", b, 2), (&other, "c", c, 3)] {
+            assert_eq!(tier.fill(&key.to_owned(), lease, self.value(value, 100)).await, Ok(Filled::Kept));
+        }
+        for (wait, value) in [(&mut for_a, 1), (&mut for_b, 2)] {
+            assert!(matches!(self.soon(wait).await, Some(Pushed::Filled(held)) if held.value == Some(value)));
+        }
+    }
+
     /// And how old it is, and how long it is fresh, does not depend on who asks.
     async fn a_fresh_value_takes_one_lookup_and_ages_on_the_stores_clock(&self) {
         let [one, other]: [T; 2] = self.nodes();
@@ -298,6 +324,17 @@ where
         self.sleep(1).await;
         one.fail(&key(), lease, self.fault()).await.expect("the store answers");
         assert!(matches!(self.soon(&mut stays).await, Some(Pushed::Lease(_))), "the one who stayed is next");
+    }
+
+    /// It came, and was never looked at.
+    async fn a_lease_that_came_to_who_leaves_goes_to_the_next(&self) {
+        let [one, two, three]: [T; 3] = self.nodes();
+        let lease = self.lease(&one).await;
+        let (leaves, mut stays) = (self.wait(&two).await, self.wait(&three).await);
+        one.fail(&key(), lease, self.fault()).await.expect("the store answers");
+        self.sleep(1).await;
+        drop(leaves);
+        assert!(matches!(self.soon(&mut stays).await, Some(Pushed::Lease(_))), "the one who stays is next");
     }
 
     /// The next who asks is the next to load.

@@ -34,7 +34,7 @@ impl Scene {
     /// but "x".
     fn ask(&self, keys: &str, takes: Duration) -> GetMany<String, u32, String> {
         let (env, batches) = (self.env.clone(), Arc::clone(&self.batches));
-        self.cache.get_many(&names(keys), |missing| async move {
+        self.cache.get_many(&names(keys), move |missing| async move {
             let number = {
                 let mut batches = batches.lock().unwrap();
                 batches.push(missing.clone());

@@ -2,13 +2,17 @@
 
 use std::{
     future::pending,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    pin::Pin,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use super::*;
 use crate::{
     Cache, Env, Sim,
-    cache::{CacheBuilder, GetError, Got, Link, Source},
+    cache::{Batch, CacheBuilder, GetError, GetMany, Got, Link, Source},
     env::Task,
     limit::Bulkhead,
     tier::{
@@ -22,6 +26,7 @@ const SEC: Duration = Duration::from_secs(1);
 
 type Node = Cache<String, u32, String>;
 type Answer = Result<Got<u32>, GetError<String>>;
+type Many = Pin<Box<dyn Future<Output = Result<Vec<(String, u32)>, String>> + Send>>;
 
 /// Nodes in a simulated world, whose loads take 80 ms, are counted, and give the number of the load. Calls to the tier take
 /// 2 ms.
@@ -32,6 +37,8 @@ struct Fleet {
     faults: Faults<String>,
     nodes: Vec<Node>,
     loads: Arc<AtomicU32>,
+    /// The keys of each load of many.
+    batches: Arc<Mutex<Vec<String>>>,
 }
 
 impl Fleet {
@@ -55,7 +62,7 @@ impl Fleet {
                 settings(Cache::builder(&env)).tier_with(tier, link.clone()).build()
             })
             .collect();
-        Fleet { sim, env, tier, faults, nodes, loads: Arc::default() }
+        Fleet { sim, env, tier, faults, nodes, loads: Arc::default(), batches: Arc::default() }
     }
 
     /// Another node, with a network of its own.
@@ -85,6 +92,31 @@ impl Fleet {
     fn ask(&mut self, node: usize) -> Answer {
         let get = self.nodes[node].get("key", || self.load(80 * MS));
         self.sim.run(get)
+    }
+
+    /// A node asks for many keys, named by a letter each.
+    fn ask_many(&self, node: usize, keys: &str, takes: Duration) -> GetMany<String, u32, String> {
+        let (load, batches) = (self.batch(takes), Arc::clone(&self.batches));
+        self.nodes[node].get_many(&names(keys), move |keys| {
+            batches.lock().unwrap().push(keys.concat());
+            load(keys)
+        })
+    }
+
+    /// A load that gives each key the number of the load.
+    fn batch(&self, takes: Duration) -> impl FnOnce(Vec<String>) -> Many + Clone + Send + use<> {
+        let (env, loads) = (self.env.clone(), Arc::clone(&self.loads));
+        move |keys| {
+            Box::pin(async move {
+                let number = loads.fetch_add(1, Relaxed) + 1;
+                env.sleep(takes).await;
+                Ok(keys.into_iter().map(|key| (key, number)).collect())
+            })
+        }
+    }
+
+    fn batches(&self) -> Vec<String> {
+        self.batches.lock().unwrap().clone()
     }
 
     fn pass(&mut self, time: Duration) {
@@ -480,4 +512,198 @@ fn a_cache_that_is_gone_does_not_listen() {
     fleet.nodes[0].invalidate("key");
     fleet.pass(SEC);
     check(&fleet.ask(0), 2, Source::Loaded);
+}
+
+fn names(keys: &str) -> Vec<String> {
+    keys.chars().map(String::from).collect()
+}
+
+/// Which keys were found, with what value, from where.
+#[track_caller]
+fn check_many(batch: &Batch<String, u32, String>, expected: &[(&str, u32, Source)]) {
+    let found: Vec<_> = batch.found.iter().map(|(key, got)| (key.as_str(), got.value, got.source)).collect();
+    assert_eq!(found, expected, "absent: {:?}, failed: {:?}", batch.absent, batch.failed);
+}
+
+#[test]
+fn nodes_with_overlapping_batches_load_each_key_once() {
+    let mut fleet = Fleet::new(3, &Policy::strict(100 * SEC));
+    let [one, two] = [fleet.ask_many(0, "abcd", 80 * MS), fleet.ask_many(1, "dcbe", 80 * MS)];
+    let single = fleet.nodes[2].get("c", || fleet.load(80 * MS));
+    let (one, two) = (fleet.sim.run(one), fleet.sim.run(two));
+    assert_eq!(fleet.batches(), ["abcd", "e"]);
+    check_many(&one, &["a", "b", "c", "d"].map(|key| (key, 1, Source::Loaded)));
+    let tier = |key| (key, 1, Source::Tier);
+    check_many(&two, &[tier("d"), tier("c"), tier("b"), ("e", 2, Source::Loaded)]);
+    check(&fleet.sim.run(single), 1, Source::Tier);
+    assert!(fleet.env.now().as_nanos() < 90_000_000, "and nobody waits for more than a load: {:?}", fleet.env.now());
+}
+
+#[test]
+fn a_batch_takes_from_the_tier_what_is_there_by_one_question() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    let first = fleet.ask_many(0, "abc", 80 * MS);
+    drop(fleet.sim.run(first));
+    fleet.pass(10 * MS);
+    let (calls, from) = (fleet.faults.calls(), fleet.env.now());
+    let again = fleet.ask_many(1, "abc", 80 * MS);
+    check_many(&fleet.sim.run(again), &["a", "b", "c"].map(|key| (key, 1, Source::Tier)));
+    assert_eq!((fleet.faults.calls() - calls, fleet.env.now() - from, fleet.loads()), (1, 2 * MS, 1));
+    assert_eq!(fleet.nodes[1].tier_stats().unwrap().lookups, 3);
+    let kept = fleet.ask_many(1, "cab", 80 * MS);
+    check_many(&fleet.sim.run(kept), &["c", "a", "b"].map(|key| (key, 1, Source::Memory)));
+}
+
+#[test]
+fn what_a_batch_has_a_lease_for_does_not_wait_for_what_another_node_loads() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    let slow = fleet.nodes[0].get("b", || fleet.load(2 * SEC));
+    fleet.pass(10 * MS);
+    let batch = fleet.ask_many(1, "ab", 80 * MS);
+    let single = fleet.nodes[1].get("a", || async { unreachable!("the batch loads it") });
+    check(&fleet.sim.run(single), 2, Source::Joined);
+    assert!(fleet.env.now().as_nanos() < 100_000_000, "{:?}", fleet.env.now());
+    check_many(&fleet.sim.run(batch), &[("a", 2, Source::Loaded), ("b", 1, Source::Tier)]);
+    assert_eq!((fleet.loads(), fleet.batches()), (2, vec!["a".to_owned()]));
+    drop(slow);
+}
+
+#[test]
+fn without_the_tier_a_batch_is_one_load_within_a_timeout() {
+    for silent in [false, true] {
+        let mut fleet = Fleet::new(1, &Policy::strict(100 * SEC));
+        if silent {
+            fleet.faults.silent();
+        } else {
+            fleet.faults.down();
+        }
+        let batch = fleet.ask_many(0, "abc", 80 * MS);
+        check_many(&fleet.sim.run(batch), &["a", "b", "c"].map(|key| (key, 1, Source::Loaded)));
+        assert!(fleet.env.now().as_nanos() <= 330_000_000, "a timeout and a load: {:?}", fleet.env.now());
+        assert_eq!(fleet.batches(), ["abc"]);
+    }
+}
+
+#[test]
+fn a_batch_that_waits_for_another_node_when_the_tier_goes_away_loads_the_rest_itself() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    drop(fleet.nodes[0].get("b", pending));
+    fleet.pass(10 * MS);
+    let batch = fleet.ask_many(1, "ab", 80 * MS);
+    fleet.pass(200 * MS);
+    fleet.faults.silent();
+    check_many(&fleet.sim.run(batch), &[("a", 1, Source::Loaded), ("b", 2, Source::Loaded)]);
+    assert_eq!(fleet.batches(), ["a", "b"]);
+    assert!(fleet.env.now().as_nanos() < 2_500_000_000, "{:?}", fleet.env.now());
+}
+
+#[test]
+fn a_batch_is_given_the_lease_of_a_node_whose_load_fails_and_passes_on_its_own() {
+    let mut fleet = Fleet::new(3, &Policy::strict(100 * SEC));
+    let env = fleet.env.clone();
+    let failing = fleet.nodes[0].get("b", || async move {
+        env.sleep(80 * MS).await;
+        Err("down".to_owned())
+    });
+    fleet.pass(10 * MS);
+    let batch = fleet.ask_many(1, "ab", 80 * MS);
+    check_many(&fleet.sim.run(batch), &[("a", 1, Source::Loaded), ("b", 2, Source::Loaded)]);
+    assert!(fleet.sim.run(failing).is_err() && fleet.batches() == ["a", "b"]);
+
+    let env = fleet.env.clone();
+    let panicking = fleet.nodes[0].get_many(&names("cd"), move |_| async move {
+        env.sleep(80 * MS).await;
+        assert!(env.now() == Tick::ZERO, "as it does");
+        Ok(Vec::<(String, u32)>::new())
+    });
+    fleet.pass(10 * MS);
+    let from = fleet.env.now();
+    let next = fleet.ask_many(2, "cd", 80 * MS);
+    assert_eq!(fleet.sim.run(next).found.len(), 2);
+    assert!(fleet.env.now() - from < 500 * MS, "without waiting for a lease to expire");
+    let panicked = fleet.sim.run(panicking);
+    assert!(panicked.failed.iter().all(|(_, error)| matches!(error, GetError::Panicked(_))), "{panicked:?}");
+}
+
+#[test]
+fn a_batch_that_takes_longer_than_its_leases_keeps_them_all() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    let slow = fleet.ask_many(0, "abc", 8 * SEC);
+    fleet.pass(50 * MS);
+    let other = fleet.ask_many(1, "cba", 80 * MS);
+    check_many(&fleet.sim.run(other), &["c", "b", "a"].map(|key| (key, 1, Source::Tier)));
+    assert_eq!(fleet.loads(), 1);
+    drop(slow);
+}
+
+#[test]
+fn a_batch_is_fenced_in_the_tier_key_by_key() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    let batch = fleet.ask_many(0, "ab", 80 * MS);
+    fleet.pass(40 * MS);
+    fleet.nodes[1].invalidate("a");
+    check_many(&fleet.sim.run(batch), &[("a", 1, Source::Loaded), ("b", 1, Source::Loaded)]);
+    fleet.pass(10 * MS);
+    let again = fleet.ask_many(1, "ab", 80 * MS);
+    check_many(&fleet.sim.run(again), &[("a", 2, Source::Loaded), ("b", 1, Source::Tier)]);
+    assert_eq!(fleet.nodes[0].stats().fenced, 1);
+}
+
+#[test]
+fn stale_keys_of_a_batch_are_refreshed_by_one_node_and_nobody_waits() {
+    let mut fleet = Fleet::new(5, &Policy::strict(SEC).grace(SEC));
+    for round in 1..=3 {
+        let gets: Vec<_> = (0..5).map(|node| fleet.env.spawn(fleet.ask_many(node, "abc", 80 * MS))).collect();
+        let from = fleet.env.now();
+        let found: usize = gets.into_iter().map(|get| fleet.sim.run(get).unwrap().found.len()).sum();
+        assert_eq!(found, 15);
+        assert!(round == 1 || fleet.env.now() == from, "served while it is loaded again");
+        fleet.pass(1_100 * MS);
+        assert_eq!(fleet.loads(), round, "in the whole fleet");
+    }
+}
+
+#[test]
+fn hot_keys_stay_in_memory_for_longer_and_still_hear_of_changes() {
+    let link = Link::default().memory(SEC);
+    let mut fleet = Fleet::with(2, &link, |builder| builder.policy(Policy::strict(6 * SEC)).hot(0.5));
+    let ask = |fleet: &mut Fleet, node: usize, key: &str, times: u32| {
+        let mut sources = Vec::new();
+        for _ in 0..times {
+            let get = fleet.nodes[node].get(key, || fleet.load(MS));
+            sources.push(fleet.sim.run(get).unwrap().source);
+        }
+        sources[0]
+    };
+    ask(&mut fleet, 0, "hot", 1);
+    ask(&mut fleet, 0, "cold", 1);
+    fleet.pass(10 * MS);
+    ask(&mut fleet, 0, "hot", 2_000);
+    assert!(fleet.nodes[0].is_hot("hot") && !fleet.nodes[0].is_hot("cold"));
+    fleet.pass(1_100 * MS);
+    // As told for all, since nobody knew that it was hot; from now on as told for the hot.
+    assert_eq!([ask(&mut fleet, 0, "hot", 1), ask(&mut fleet, 0, "cold", 1)], [Source::Tier; 2]);
+    fleet.pass(3_800 * MS);
+    assert_eq!([ask(&mut fleet, 0, "hot", 1), ask(&mut fleet, 0, "cold", 1)], [Source::Memory, Source::Tier]);
+    fleet.pass(1_200 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Loaded, "no longer than in the tier");
+    fleet.nodes[1].set("hot".to_owned(), 77);
+    fleet.pass(10 * MS);
+    check(&fleet.sim.run(fleet.nodes[0].get("hot", pending)), 77, Source::Tier);
+    fleet.pass(3_900 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Memory);
+    fleet.pass(200 * MS);
+    assert_eq!(ask(&mut fleet, 0, "hot", 1), Source::Tier, "four times as long as others");
+}
+
+#[test]
+fn clearing_one_node_sends_nobody_to_the_origin() {
+    let mut fleet = Fleet::new(2, &Policy::strict(100 * SEC));
+    fleet.ask_all();
+    fleet.nodes[0].clear();
+    fleet.pass(10 * MS);
+    assert!(fleet.nodes[0].is_empty());
+    check(&fleet.ask(0), 1, Source::Tier);
+    check(&fleet.ask(1), 1, Source::Memory);
+    assert_eq!(fleet.loads(), 1);
 }

@@ -108,6 +108,33 @@ impl<K, T> Faulty<K, T> {
     }
 }
 
+impl<K: Send + 'static, T> Faulty<K, T> {
+    /// The same answer, whose pushes have the same way to go.
+    fn far_away<V: Send + 'static>(&self, lookup: Lookup<V>) -> Lookup<V> {
+        match lookup {
+            Lookup::Wait(wait) => Lookup::Wait(self.push_from_afar(wait)),
+            Lookup::Stale(held, wait) => Lookup::Stale(held, self.push_from_afar(wait)),
+            lookup => lookup,
+        }
+    }
+
+    fn push_from_afar<V: Send + 'static>(&self, wait: Wait<V>) -> Wait<V> {
+        let (env, faults) = (self.env.clone(), Faults(Arc::clone(&self.faults.0)));
+        Wait::new(wait.left(), async move {
+            let pushed = wait.await;
+            let (mode, latency) = {
+                let state = faults.0.lock();
+                (state.mode, state.latency)
+            };
+            if mode != Mode::Up {
+                pending::<()>().await;
+            }
+            env.sleep(latency / 2).await;
+            pushed
+        })
+    }
+}
+
 impl<K, V, T> Tier<K, V> for Faulty<K, T>
 where
     K: Send + Sync + 'static,
@@ -115,26 +142,15 @@ where
     T: Tier<K, V>,
 {
     async fn lookup(&self, key: &K, want: Want) -> Result<Lookup<V>, TierError> {
-        let (env, faults) = (self.env.clone(), Faults(Arc::clone(&self.faults.0)));
-        let wrap = |wait: Wait<V>| {
-            Wait::new(wait.left(), async move {
-                let pushed = wait.await;
-                let (mode, latency) = {
-                    let state = faults.0.lock();
-                    (state.mode, state.latency)
-                };
-                if mode != Mode::Up {
-                    pending::<()>().await;
-                }
-                env.sleep(latency / 2).await;
-                pushed
-            })
-        };
-        Ok(match self.through(self.tier.lookup(key, want)).await? {
-            Lookup::Wait(wait) => Lookup::Wait(wrap(wait)),
-            Lookup::Stale(held, wait) => Lookup::Stale(held, wrap(wait)),
-            lookup => lookup,
-        })
+        self.through(self.tier.lookup(key, want)).await.map(|lookup| self.far_away(lookup))
+    }
+
+    /// One call, as over a network.
+    async fn lookup_many(&self, wanted: &[(K, Want)]) -> Vec<Result<Lookup<V>, TierError>> {
+        match self.through(async { Ok(self.tier.lookup_many(wanted).await) }).await {
+            Ok(answers) => answers.into_iter().map(|answer| answer.map(|lookup| self.far_away(lookup))).collect(),
+            Err(error) => wanted.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     async fn fill(&self, key: &K, lease: Lease, stored: Stored<V>) -> Result<Filled, TierError> {

@@ -1,0 +1,111 @@
+//! What is written down of each request.
+//!
+//! Herds are found in logs, if the logs can show them: when a request came, to the microsecond, and what became of it. A log
+//! that is written on the way of the request slows all of them down whenever the disk does. So requests leave a [`Record`]
+//! in the memory of the thread they are on, and a thread of the log's own writes them; if it cannot keep up, lines
+//! are dropped and counted, and nobody waits.
+//!
+//! ```
+//! use std::time::Duration;
+//! use herdproof_proxy::{access::{Outcome, Record}, metrics::Metrics};
+//! use herdproof::Tick;
+//! use http::{Method, StatusCode};
+//!
+//! let record = Record {
+//!     arrived: Tick::ZERO,
+//!     client: "192.0.2.7:50000".parse()?,
+//!     method: Method::GET,
+//!     target: Some("/odds/42?in=eur".parse()?),
+//!     status: StatusCode::OK,
+//!     bytes: 17,
+//!     outcome: Outcome::Joined,
+//!     reason: "",
+//!     waited: Duration::from_millis(80),
+//!     first: Duration::from_millis(81),
+//!     took: Duration::from_millis(81),
+//!     key: 0x1234,
+//!     referer: None,
+//!     agent: None,
+//! };
+//! let metrics = Metrics::default();
+//! metrics.count(&record);
+//! assert!(metrics.page().text().contains("herdproof_requests_total{outcome=\"joined\"} 1\n"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod line;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::{net::SocketAddr, time::Duration};
+
+use herdproof::Tick;
+use http::{HeaderValue, Method, StatusCode, uri::PathAndQuery};
+
+pub use writer::{AccessLog, CannotOpen};
+
+/// One request, when it is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// When its head was there.
+    pub arrived: Tick,
+    /// Who asked.
+    pub client: SocketAddr,
+    /// What for ...
+    pub method: Method,
+    /// ... and of what; nothing for a target without a path.
+    pub target: Option<PathAndQuery>,
+    /// What it got.
+    pub status: StatusCode,
+    /// How many bytes of a body it was given.
+    pub bytes: u64,
+    /// Where that came from.
+    pub outcome: Outcome,
+    /// Why, where there is more to say; one of a few words.
+    pub reason: &'static str,
+    /// How long it waited for a fill that it shared, or for a seat.
+    pub waited: Duration,
+    /// How long it took until the head of the answer was ready.
+    pub first: Duration,
+    /// How long it took until the last byte was given, or the client had left.
+    pub took: Duration,
+    /// The hash of its key, by which requests for the same thing are found.
+    pub key: u64,
+    /// The `Referer`, if lines are written.
+    pub referer: Option<HeaderValue>,
+    /// The `User-Agent`, if lines are written.
+    pub agent: Option<HeaderValue>,
+}
+
+macro_rules! outcomes {
+    ($($variant:ident $name:literal $help:literal)*) => {
+        /// Where an answer came from.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Outcome {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Outcome {
+            /// Every one there is.
+            pub const ALL: &'static [Outcome] = &[$(Outcome::$variant),*];
+
+            /// What it is called in logs and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Outcome::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    Hit    "hit"    "From memory, fresh."
+    Stale  "stale"  "From memory, after its time."
+    Miss   "miss"   "From the origin, and this request was the first to ask."
+    Joined "joined" "From the origin, by a fill that another request had begun."
+    Revalidated "revalidated" "From memory, after the origin had said that it is still right."
+    Pass   "pass"   "From the origin, for this client alone."
+    Failed "failed" "The origin did not answer, or with a failure."
+    Shed   "shed"   "Refused here, so that the origin is not asked too much."
+    Bad    "bad"    "Not a request that can be passed on."
+}

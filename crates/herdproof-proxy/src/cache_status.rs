@@ -1,0 +1,41 @@
+//! `Cache-Status` (RFC 9211): what was done with a request, told to whoever looks at the response.
+
+use std::fmt::Write;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::access::Outcome;
+
+/// The name of the field.
+pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// The plain hit's, which costs nothing.
+pub(crate) const HIT: HeaderValue = HeaderValue::from_static("herdproof; hit");
+
+/// `Cache-Status` of anything else. `detail` is a word of ours.
+pub(crate) fn cache_status(
+    outcome: Outcome,
+    detail: &'static str,
+    origin: Option<StatusCode>,
+    stored: bool,
+) -> HeaderValue {
+    let mut text = String::from(match outcome {
+        Outcome::Hit | Outcome::Stale => "herdproof; hit",
+        Outcome::Miss | Outcome::Failed | Outcome::Shed => "herdproof; fwd=miss",
+        Outcome::Joined => "herdproof; fwd=miss; collapsed",
+        Outcome::Revalidated => "herdproof; fwd=stale",
+        Outcome::Pass => "herdproof; fwd=bypass",
+        Outcome::Bad => "herdproof; fwd=request",
+    });
+    if let Some(status) = origin {
+        // To a String it always works.
+        write!(text, "; fwd-status={}", status.as_u16()).ok();
+    }
+    if stored {
+        text.push_str("; stored");
+    }
+    if !detail.is_empty() {
+        write!(text, "; detail={detail}").ok();
+    }
+    HeaderValue::try_from(text).unwrap_or(HIT)
+}

@@ -1,0 +1,502 @@
+//! One response from the origin, for everybody who waits for it.
+//!
+//! A fill belongs to no client. It asks the origin, and what it finds in the head of the answer decides, before one byte goes
+//! to anybody, what becomes of it ([`Landed`]):
+//!
+//! - **Shared**: those aboard read it while it arrives, and what has arrived is kept. Who leaves does not end it.
+//! - **Own**: the bytes are for the one request they answer. The others ask for their own.
+//! - **Failed**: the bytes, if there are any, are for the one request they answer; the others learn that it failed. For a short
+//!   while, drawn at random, nobody asks again; then one does.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use herdproof::{
+    Tick,
+    cache::Keep,
+    flight::{Landing, Linger},
+    gate::{Ask, Priority, Refusal},
+};
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body::Body as _;
+use parking_lot::Mutex;
+
+use crate::{
+    head::Head,
+    key::Key,
+    learn::{self, Template},
+    log::{Log, Writer},
+    object::{Content, Object},
+    origin::{OriginBody, OriginError, Outgoing},
+    policy::{
+        Class, Draws, Judged, Reason, Terms, Times, Vary, Verdict, condition, hop, judge,
+        vary::{Spec, Variant},
+    },
+    serve::{Core, RouteId},
+    store::{Place, Snapshot},
+};
+
+/// Those who wait are woken when so much has come since the last time, or when no more is here.
+const BATCH: u64 = 64 << 10;
+/// While memory is short, no more of a body than this is kept for those who lag.
+const NARROW: u64 = 1 << 20;
+/// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half.
+const WORTHWHILE: u64 = 1 << 20;
+
+/// What is to be fetched, for whom, and what there is already.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) class: Class,
+    pub(crate) route: RouteId,
+    pub(crate) outgoing: Outgoing,
+    /// The head of the request as it came: a response may vary on anything in it.
+    pub(crate) headers: HeaderMap,
+    /// The URL's.
+    pub(crate) key: Key,
+    /// Where it is loaded and kept, as far as that is known.
+    pub(crate) place: Place,
+    /// What is kept there.
+    pub(crate) prior: Option<Arc<Object>>,
+    pub(crate) template: Template,
+    pub(crate) kind: Kind,
+}
+
+/// Why something is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Somebody waits for it.
+    Miss,
+    /// Nobody does: what is there is served meanwhile.
+    Refresh,
+    /// One waits for it, and nobody else may.
+    Alone {
+        /// What was kept when it began. Nobody can say of it alone that it was forgotten since.
+        since: Snapshot,
+    },
+}
+
+/// What became of a fill, for those aboard.
+#[derive(Clone, Debug)]
+pub(crate) enum Landed {
+    Shared(Arc<Shared>),
+    Own(Arc<Own>),
+    Failed(Arc<Failure>),
+}
+
+/// A response for all of them.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) object: Arc<Object>,
+    /// If it varies: on what, and which one it is.
+    pub(crate) variant: Option<(Spec, Variant)>,
+    /// Whether the origin said that what was kept is still right.
+    pub(crate) revalidated: bool,
+    pub(crate) stored: bool,
+}
+
+/// A response for one of them.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) why: Reason,
+    answer: Mutex<Option<Answer>>,
+}
+
+/// The bytes that are for one.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// As they come from the origin.
+    Origin(Response<OriginBody>),
+    /// Kept at the same time, for nobody else to see.
+    Object(Arc<Object>),
+}
+
+/// The origin failed, or was not asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    pub(crate) what: Fault,
+    /// Until when nobody asks again.
+    pub(crate) until: Option<Tick>,
+    answer: Mutex<Option<Response<OriginBody>>>,
+}
+
+/// In what way.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// It answered so.
+    Status,
+    /// Our own admission refused.
+    Refused(Refusal),
+    /// It did not answer, or not in time; said in words.
+    Silent(Arc<str>),
+}
+
+impl Own {
+    /// For the one request they answer; once.
+    pub(crate) fn take(&self) -> Option<Answer> {
+        self.answer.lock().take()
+    }
+}
+
+impl Failure {
+    /// For the one request they answer; once.
+    pub(crate) fn take(&self) -> Option<Response<OriginBody>> {
+        self.answer.lock().take()
+    }
+
+    fn new(status: StatusCode, what: Fault) -> Failure {
+        Failure { status, what, until: None, answer: Mutex::new(None) }
+    }
+}
+
+impl From<OriginError> for Failure {
+    fn from(error: OriginError) -> Failure {
+        let status = match &error {
+            OriginError::Refused(_) => StatusCode::SERVICE_UNAVAILABLE,
+            OriginError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        match error {
+            OriginError::Refused(refusal) => Failure::new(status, Fault::Refused(refusal)),
+            error => Failure::new(status, Fault::Silent(error.to_string().into())),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Status => f.write_str("the origin failed"),
+            Fault::Refused(refusal) => write!(f, "{refusal}"),
+            Fault::Silent(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Fetches it, and lands the flight of those who wait.
+pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
+    let asked = core.env.now();
+    let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
+        Ok(response) => response,
+        Err(error) => {
+            drop(landing.land(core.failed(&job, error.into())));
+            return Ok(());
+        }
+    };
+    let times = Times { asked, answered: core.env.now(), wall: core.env.wall() };
+    let (mut head, body) = response.into_parts();
+    let asked_whether = [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE];
+    if head.status == StatusCode::NOT_MODIFIED
+        && let Some(prior) = &job.prior
+        && asked_whether.iter().any(|name| job.outgoing.headers.contains_key(name))
+    {
+        // Nothing comes after it, so the connection is free again.
+        drop(body);
+        core.revalidated(&job, prior, head.headers, &times, landing);
+        return Ok(());
+    }
+    let draws = Draws { jitter: core.rng.unit() };
+    let Judged { terms, life, verdict } =
+        judge(&job.class, head.status, &head.headers, core.route(job.route), &times, draws);
+    // Not before: a `Connection` must not take from our sight what the verdict depends on.
+    hop::strip(&mut head.headers);
+    let len = body.size_hint().exact();
+    let verdict = if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
+        Verdict::NotShareable { why: Reason::TooLarge, store: false }
+    } else {
+        verdict
+    };
+    core.learn(&job, &verdict);
+    let response = |head, body| Response::from_parts(head, body);
+    match verdict {
+        Verdict::Failed(_) => {
+            let mut failure = Failure::new(head.status, Fault::Status);
+            failure.answer = Mutex::new(Some(response(head, body)));
+            drop(landing.land(core.failed(&job, failure)));
+        }
+        Verdict::NotShareable { why, store: false } => {
+            core.replaced(&job, why);
+            drop(landing.land(Landed::own(why, Some(Answer::Origin(response(head, body))))));
+        }
+        _ => {
+            hop::keep(&mut head.headers, times.wall);
+            let head = Head::new(head.status, &head.headers);
+            let (log, writer) = Log::new(&core.afloat);
+            let object = Arc::new(Object::new(head, life, Content::Arriving(log, len)));
+            let arrival = Arrival { core: &core, job: &job, terms, verdict, object };
+            arrival.land(landing, writer, body).await;
+        }
+    }
+    Ok(())
+}
+
+/// A response that is kept or shared, while it arrives.
+struct Arrival<'a> {
+    core: &'a Core,
+    job: &'a Job,
+    terms: Terms,
+    verdict: Verdict,
+    object: Arc<Object>,
+}
+
+impl Arrival<'_> {
+    async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
+        let (core, job) = (self.core, self.job);
+        let since = core.store.snapshot();
+        let variant = match &self.terms.vary {
+            Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
+            _ => None,
+        };
+        let place = match &variant {
+            Some((spec, _)) if self.verdict.shares() => {
+                let place = core.store.place(&job.key, spec, &job.headers);
+                Place::Variant { key: job.key.clone(), place }
+            }
+            _ => job.place.clone(),
+        };
+        // Nobody who asks from now on for this variant finds the flight, which has another key: it is kept before it is whole.
+        let early = self.verdict == Verdict::Shareable && place.key() != job.place.key();
+        if early {
+            core.store.put(&place, Arc::clone(&self.object), self.terms.has_validator);
+        }
+        let object = Arc::clone(&self.object);
+        let landed = match self.verdict {
+            Verdict::NotShareable { why, .. } => Landed::own(why, Some(Answer::Object(object))),
+            _ => {
+                let stored = self.verdict.stores();
+                Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored }))
+            }
+        };
+        // Who comes after the head of a response that is stale at once is not to have it.
+        let linger = Some(landing.land(landed)).filter(|_| self.verdict == Verdict::Shareable);
+        let since = match job.kind {
+            Kind::Alone { since } => since,
+            Kind::Miss | Kind::Refresh => since,
+        };
+        match self.receive(writer, body).await {
+            Some(chunks) if self.verdict.stores() => {
+                let object = Arc::new(Object::kept(&self.object.head, self.object.life, chunks));
+                self.keep(&place, object, linger.as_ref(), since);
+            }
+            Some(_) => {}
+            None => core.store.remove(place.key(), &self.object),
+        }
+    }
+
+    /// Keeps it, unless what is kept at its key was said to have changed since it was asked for.
+    fn keep(&self, place: &Place, object: Arc<Object>, linger: Option<&Linger<Landed, Infallible>>, since: Snapshot) {
+        let store = &self.core.store;
+        let keep = || store.put(place, object, self.terms.has_validator);
+        match linger {
+            Some(linger) if !matches!(self.job.kind, Kind::Alone { .. }) => {
+                linger.unless_forgotten(keep);
+            }
+            _ if store.snapshot() == since => keep(),
+            _ => {}
+        }
+    }
+
+    /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
+    async fn receive(&self, writer: Writer, body: OriginBody) -> Option<Vec<Bytes>> {
+        let mut body = Box::pin(body);
+        let mut pump = Pump { core: self.core, len: self.object.len(), wanted: self.wanted(), published: 0 };
+        let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
+        if whole { writer.complete() } else { None }
+    }
+
+    /// Whether it is fetched to its end though nobody reads it.
+    fn wanted(&self) -> bool {
+        self.job.kind == Kind::Refresh && self.verdict.stores()
+    }
+}
+
+struct Pump<'a> {
+    core: &'a Core,
+    len: Option<u64>,
+    wanted: bool,
+    /// How much those who wait were told of.
+    published: u64,
+}
+
+impl Pump<'_> {
+    /// Ready when the body is over: whether it is whole.
+    fn poll(&mut self, writer: &Writer, mut body: Pin<&mut OriginBody>, cx: &mut Context<'_>) -> Poll<bool> {
+        loop {
+            ready!(writer.poll_room(cx));
+            match body.as_mut().poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers are for one hop.
+                    let Ok(chunk) = frame.into_data() else { continue };
+                    writer.push(chunk);
+                    if writer.len() > self.core.max_object {
+                        writer.slide(self.core.max_object);
+                    }
+                    if writer.afloat().is_full() {
+                        writer.slide(NARROW);
+                    }
+                    if writer.len() - self.published >= BATCH {
+                        self.publish(writer);
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
+                Poll::Ready(None) => return Poll::Ready(true),
+                Poll::Pending => {
+                    if writer.len() > self.published {
+                        self.publish(writer);
+                    }
+                    return if self.is_worthwhile(writer) { Poll::Pending } else { Poll::Ready(false) };
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, writer: &Writer) {
+        self.published = writer.len();
+        writer.publish();
+    }
+
+    /// Whether it is to go on: somebody reads it, or it is nearly here.
+    fn is_worthwhile(&self, writer: &Writer) -> bool {
+        let missing = self.len.map_or(0, |len| len.saturating_sub(writer.len()));
+        self.wanted || missing <= WORTHWHILE || missing < writer.len() || writer.readers() > 0
+    }
+}
+
+impl Landed {
+    fn own(why: Reason, answer: Option<Answer>) -> Landed {
+        Landed::Own(Arc::new(Own { why, answer: Mutex::new(answer) }))
+    }
+}
+
+impl Core {
+    /// How a job asks to be let through to the origin.
+    fn ask(&self, job: &Job, now: Tick) -> Ask {
+        let ask = Ask::new(&self.env).deadline(now + self.settings.wait);
+        match job.kind {
+            // What is there is served meanwhile: no need to push, or to try twice.
+            Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),
+            Kind::Miss | Kind::Alone { .. } => ask,
+        }
+    }
+
+    /// Remembers a failure for a short while, so that the next who ask need not learn of it from the origin.
+    fn failed(&self, job: &Job, mut failure: Failure) -> Landed {
+        let now = self.env.now();
+        // What our own admission refused says nothing about this URL, and comes with a time of its own.
+        let rest = match &failure.what {
+            Fault::Refused(refusal) => refusal.after.unwrap_or(Duration::from_secs(1)),
+            Fault::Status | Fault::Silent(_) => self.rng.between(self.settings.failed.start, self.settings.failed.end),
+        };
+        if let Some(prior) = &job.prior {
+            prior.rest(now + rest);
+        }
+        if !matches!(failure.what, Fault::Refused(_)) && !matches!(job.kind, Kind::Alone { .. }) {
+            failure.until = Some(now + rest);
+            let known = Failure { answer: Mutex::new(None), what: failure.what.clone(), ..failure };
+            failure.answer = Mutex::new(failure.answer.into_inner());
+            self.failures.set_with(job.place.key().clone(), Arc::new(known), &Keep::ttl(rest));
+        }
+        Landed::Failed(Arc::new(failure))
+    }
+
+    /// What is kept is still right, and has new times.
+    fn revalidated(
+        &self,
+        job: &Job,
+        prior: &Arc<Object>,
+        mut said: HeaderMap,
+        times: &Times,
+        landing: Landing<Landed, Infallible>,
+    ) {
+        let since = self.store.snapshot();
+        let kept = prior.head.headers(0);
+        hop::strip(&mut said);
+        if !condition::is_about(&said, &kept) {
+            // About what, nobody knows: whoever waits asks by itself.
+            self.store.remove(job.place.key(), prior);
+            drop(landing.land(Landed::own(Reason::Condition, None)));
+            return;
+        }
+        let draws = Draws { jitter: self.rng.unit() };
+        let stored = (prior.head.status(), &kept);
+        let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
+        self.learn(job, &judged.verdict);
+        let head = Head::new(prior.head.status(), &headers);
+        let object = Arc::new(match &prior.content {
+            Content::Whole(body) => Object::kept(&head, judged.life, vec![body.clone()]),
+            content => Object::new(head, judged.life, content.clone()),
+        });
+        let variant = match &judged.terms.vary {
+            Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
+            _ => None,
+        };
+        let has_validator = judged.terms.has_validator;
+        let keep = || self.store.put(&job.place, Arc::clone(&object), has_validator);
+        let landed = match judged.verdict {
+            Verdict::NotShareable { why, .. } | Verdict::Failed(why) => {
+                Landed::own(why, Some(Answer::Object(Arc::clone(&object))))
+            }
+            verdict => Landed::Shared(Arc::new(Shared {
+                object: Arc::clone(&object),
+                variant,
+                revalidated: true,
+                stored: verdict.stores(),
+            })),
+        };
+        let linger = landing.land(landed);
+        if !judged.verdict.stores() {
+            return;
+        }
+        match job.kind {
+            Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(keep)),
+            Kind::Alone { since: before } if before == since && since == self.store.snapshot() => keep(),
+            Kind::Alone { .. } => {}
+        }
+    }
+
+    /// What is kept is no longer for all: the origin says so of its successor.
+    fn replaced(&self, job: &Job, why: Reason) {
+        // A cookie or credentials in the request say nothing about what others get.
+        if let Some(prior) = &job.prior {
+            if matches!(why, Reason::Cookie | Reason::Authorization | Reason::Condition | Reason::Partial) {
+                prior.rest(self.env.now() + self.settings.failed.end);
+            } else {
+                self.store.remove(job.place.key(), prior);
+            }
+        }
+    }
+
+    /// Learns who may share what, for those who ask next.
+    pub(crate) fn learn(&self, job: &Job, verdict: &Verdict) {
+        self.learn_of(&job.class, job.key.hash(), job.template, verdict);
+    }
+
+    /// As [`learn`](Core::learn), of a request that went by itself.
+    pub(crate) fn learn_of(&self, class: &Class, key: u64, template: Template, verdict: &Verdict) {
+        let key = private_key(class, key);
+        match verdict {
+            Verdict::Shareable | Verdict::AboardOnly { .. } => {
+                self.private.forget(key);
+                self.learned.learn(template, true);
+            }
+            Verdict::NotShareable { .. } => {
+                self.private.remember(key, self.env.now() + learn::memory(self.rng.unit()));
+                self.learned.learn(template, false);
+            }
+            Verdict::Failed(_) => {}
+        }
+    }
+}
+
+/// What is private for who comes with credentials need not be for who does not.
+pub(crate) fn private_key(class: &Class, key: u64) -> u64 {
+    if class.has_cookie() || class.has_authorization() { key.rotate_left(17) } else { key }
+}

@@ -1,0 +1,403 @@
+//! Where clients come in.
+//!
+//! A herd meets the listener first. One that accepts whoever comes runs out of descriptors and then answers nobody; one that
+//! waits for whoever is slow is held by a few hundred clients who send a byte a minute; one that is stopped with its
+//! sockets open fails those who had just asked. So there are at most so many connections and the others wait in the kernel's
+//! line; who does not get on is ended; and a [stop](Server::stop) answers first who is there.
+//!
+//! | against | what is done |
+//! |---|---|
+//! | more clients than descriptors | no more than [`max_connections`](ClientSettings::max_connections) are accepted |
+//! | one address with most of the connections | [`per_address`](ClientSettings::per_address), if set |
+//! | heads, bodies that drip; answers that are not read | one look at each connection every few seconds |
+//! | connections that do nothing | ended after a while, and sooner if there is hardly room |
+//! | heads that are too large | answered with 431 |
+//! | a stop in the midst of it all | those in the kernel's line and those who ask in the meantime are answered too |
+//!
+//! A request costs no timer: connections count bytes, and one task looks at all of them in turn.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use herdproof::Env;
+//! use herdproof_proxy::{Listener, settings::ClientSettings};
+//! use http::Response;
+//! use http_body_util::Full;
+//! use std::time::Duration;
+//!
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! # runtime.block_on(async {
+//! let env = Env::system();
+//! let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), &ClientSettings::default())?;
+//! let server = listener.serve(&env, |_request, client| async move {
+//!     Response::new(Full::new(Bytes::from(format!("hello, {}\n", client.address()))))
+//! });
+//! println!("listening on {}", server.address());
+//! server.stop(Duration::from_secs(30)).await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod connections;
+mod descriptors;
+mod pulse;
+mod service;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    error::Error,
+    fmt,
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use herdproof::{Env, env::Task};
+use http::{Request, Response};
+use http_body::Body;
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::{OwnedSemaphorePermit, oneshot},
+};
+
+use connections::{Connections, Place, SHARDS, Stage};
+pub use descriptors::raise_descriptors;
+pub use pulse::Ended;
+use pulse::Patience;
+use service::Service;
+pub use service::{Client, Upload};
+use socket::Socket;
+
+use crate::{by, metrics::Page, settings::ClientSettings};
+
+/// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
+const BACKLOG: u32 = 32_767;
+/// What a connection may hold in its buffers: a head, and what was read of a body or is to be written of one.
+const BUFFER: usize = 128 << 10;
+/// After a failure to accept, because descriptors ran out, say.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long connections that are idle when a stop begins may still ask once more. A client that is just about to ask gets
+/// an answer, and with it the news that it was the last.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// A bound socket that nobody is served on yet.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+    settings: ClientSettings,
+}
+
+/// A listener that serves. Dropping it ends it and every connection at once; [`stop`](Server::stop) is the gentle way.
+#[derive(Debug)]
+pub struct Server {
+    env: Env,
+    address: SocketAddr,
+    connections: Arc<Connections>,
+    stop: Option<oneshot::Sender<()>>,
+    accepting: Task<()>,
+    looking: Task<()>,
+}
+
+/// How a stop went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Connections that were still open when the time was over.
+    pub cut: usize,
+}
+
+/// Why nobody can be served at an address.
+#[derive(Debug)]
+pub struct CannotListen {
+    /// Which.
+    pub address: SocketAddr,
+    /// What the operating system says.
+    pub error: io::Error,
+}
+
+impl Listener {
+    /// Takes the address. From here on clients wait in the kernel's line.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that has I/O enabled.
+    pub fn bind(address: SocketAddr, settings: &ClientSettings) -> Result<Listener, CannotListen> {
+        let bound = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            // A restart need not wait until the last connections of the one before are forgotten.
+            #[cfg(unix)]
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            let listener = socket.listen(BACKLOG)?;
+            let address = listener.local_addr()?;
+            Ok(Listener { listener, address, settings: settings.clone() })
+        };
+        bound().map_err(|error| CannotListen { address, error })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Begins to serve: each request with what `serve` makes of it.
+    ///
+    /// The future is dropped if the client leaves before it has its answer.
+    pub fn serve<S, F, B>(self, env: &Env, serve: S) -> Server
+    where
+        S: Fn(Request<Incoming>, Client) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let ClientSettings {
+            max_connections,
+            per_address,
+            head_timeout,
+            idle,
+            stall,
+            least_rate,
+            max_head,
+            half_close,
+        } = self.settings;
+        let patience = Patience { head: head_timeout, idle, stall, rate: least_rate };
+        let connections = Arc::new(Connections::new(max_connections, per_address, patience));
+        let mut http = http1::Builder::new();
+        http.half_close(half_close)
+            .max_buf_size(BUFFER.max(max_head))
+            .max_header_size(max_head)
+            .header_read_timeout(None);
+        let door = Door { env: env.clone(), connections: Arc::clone(&connections), http, serve };
+        let (stop, stopped) = oneshot::channel();
+        let accepting = env.spawn(door.accept(self.listener, stopped));
+        let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
+        Server { env: env.clone(), address: self.address, connections, stop: Some(stop), accepting, looking }
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.connections.open()
+    }
+
+    /// What its connections did, for a page of metrics.
+    pub fn report(&self) -> impl Fn(&mut Page) + Send + Sync + 'static {
+        let connections = Arc::clone(&self.connections);
+        move |page| {
+            let counts = &connections.counts;
+            let get = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
+            page.gauge("herdproof_connections", "Open connections of clients.", connections.open() as f64);
+            page.counter("herdproof_connections_total", "Connections that were accepted.", get(&counts.accepted));
+            page.counter(
+                "herdproof_accept_errors_total",
+                "Failures to accept a connection.",
+                get(&counts.accept_errors),
+            );
+            page.counters(
+                "herdproof_connections_ended_total",
+                "Connections that were ended here, by why.",
+                "why",
+                &[
+                    ("idle", get(&counts.idle)),
+                    ("slow_head", get(&counts.slow_head)),
+                    ("slow_body", get(&counts.slow_body)),
+                    ("slow_reader", get(&counts.slow_reader)),
+                    ("per_address", get(&counts.turned_away)),
+                    ("stopped", get(&counts.stopped)),
+                ],
+            );
+        }
+    }
+
+    /// Stops: nobody new is accepted, but for those already in line; whoever asks is answered and told that it was the last
+    /// time; and who is still there after this time is cut off.
+    ///
+    /// Dropping the future cuts everybody off at once.
+    pub async fn stop(mut self, within: Duration) -> Stopped {
+        let deadline = self.env.now() + within;
+        self.connections.tell(Stage::LastAnswers);
+        drop(self.stop.take());
+        (&mut self.accepting).await.ok();
+        let linger = self.env.now() + LINGER;
+        by(&self.env, linger.min(deadline), self.connections.empty()).await;
+        self.connections.tell(Stage::Leaving);
+        by(&self.env, deadline, self.connections.empty()).await;
+        let cut = self.connections.end_all();
+        self.connections.empty().await;
+        Stopped { cut }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.looking.abort();
+        self.connections.end_all();
+    }
+}
+
+/// What it takes to let somebody in.
+struct Door<S> {
+    env: Env,
+    connections: Arc<Connections>,
+    http: http1::Builder,
+    serve: S,
+}
+
+impl<S, F, B> Door<S>
+where
+    S: Fn(Request<Incoming>, Client) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    async fn accept(self, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+        loop {
+            let next = async {
+                let room = self.connections.room().await;
+                (listener.accept().await, room)
+            };
+            match unless(&mut stop, next).await {
+                Some((Ok((stream, address)), room)) => self.admit(stream, address, room),
+                Some((Err(error), _)) => self.failed(&error).await,
+                None => break,
+            }
+        }
+        // Closing the socket would reset those who wait in line, and they may have asked already.
+        let Ok(listener) = listener.into_std() else { return };
+        while let Ok((stream, address)) = listener.accept() {
+            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+            if let Ok(stream) = stream {
+                self.admit(stream, address, None);
+            }
+        }
+    }
+
+    /// A client that was gone before it was accepted is its own affair; without descriptors, the next try fails as well.
+    async fn failed(&self, error: &io::Error) {
+        use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+        if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+            self.connections.counts.accept_errors.fetch_add(1, Relaxed);
+            self.env.sleep(PAUSE).await;
+        }
+    }
+
+    fn admit(&self, stream: TcpStream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
+        let Some(place) = self.connections.enter(&self.env, address, room) else { return };
+        // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
+        stream.set_nodelay(true).ok();
+        let connection = &place.connection;
+        let socket = Socket { stream, connection: Arc::clone(connection) };
+        let service = Service::new(Arc::clone(connection), self.serve.clone());
+        let http = self.http.serve_connection(TokioIo::new(socket), service);
+        self.env.spawn(Driven { http, place, waker: None, leaving: false }).detach();
+    }
+}
+
+/// One connection's task.
+struct Driven<C> {
+    http: C,
+    place: Place,
+    waker: Option<Waker>,
+    leaving: bool,
+}
+
+impl<S, F, B> Future for Driven<http1::Connection<TokioIo<Socket>, Service<S>>>
+where
+    S: Fn(Request<Incoming>, Client) -> F,
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let connection = &this.place.connection;
+        if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            connection.woken_by(cx);
+            this.waker = Some(cx.waker().clone());
+        }
+        if connection.is_over() {
+            return Poll::Ready(());
+        }
+        if Pin::new(&mut this.http).poll(cx).is_ready() {
+            // A client that leaves early is its own affair.
+            return Poll::Ready(());
+        }
+        let leaves = !this.leaving && connection.all.is_stopping() && connection.all.stage() == Stage::Leaving;
+        // Who is in the midst of asking is answered; the answer says that it was the last.
+        if leaves && connection.pulse.is_settled() {
+            this.leaving = true;
+            Pin::new(&mut this.http).graceful_shutdown();
+            return Pin::new(&mut this.http).poll(cx).map(|_| ());
+        }
+        Poll::Pending
+    }
+}
+
+/// Looks at all connections, a shard at a time.
+async fn look(env: Env, connections: Arc<Connections>, every: Duration) {
+    let step = every / u32::try_from(SHARDS).unwrap_or(1);
+    loop {
+        for shard in 0..SHARDS {
+            let now = env.sleep(step).await;
+            connections.look(shard, now);
+        }
+    }
+}
+
+/// What the future gives, unless it is stopped first.
+async fn unless<F: Future>(stop: &mut oneshot::Receiver<()>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut stop = Pin::new(stop);
+    poll_fn(|cx| match stop.as_mut().poll(cx) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => future.as_mut().poll(cx).map(Some),
+    })
+    .await
+}
+
+impl CannotListen {
+    /// What is the matter, and what could be done about it.
+    pub fn why(&self) -> String {
+        let CannotListen { address, error } = self;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("another program has port {0}; `ss -ltnp 'sport = :{0}'` shows which", address.port())
+            }
+            io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+                "ports below 1024 need a right that this process does not have; choose another".into()
+            }
+            io::ErrorKind::AddrNotAvailable => "this machine does not have that address".into(),
+            _ => error.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for CannotListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}: {}", self.address, self.why())
+    }
+}
+
+impl Error for CannotListen {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,321 @@
+//! All connections of a listener: who they are, who has to go, and how everybody leaves.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    task::{Context, Waker},
+};
+
+use herdproof::{Env, Tick};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::pulse::{Ended, Patience, Pulse, Watch};
+
+/// Looked at in turn, so that no look at ten thousand connections holds anybody up.
+pub(super) const SHARDS: usize = 16;
+
+/// All connections of one listener.
+#[derive(Debug)]
+pub(super) struct Connections {
+    shards: [Mutex<BTreeMap<u64, Watched>>; SHARDS],
+    room: Arc<Semaphore>,
+    most: usize,
+    /// How many there may be from one address, and how many there are; nothing is kept without such a limit.
+    per_address: Option<(u32, Mutex<BTreeMap<IpAddr, u32>>)>,
+    patience: Patience,
+    stage: AtomicU8,
+    open: AtomicUsize,
+    /// Told whenever the last one is gone.
+    emptied: Notify,
+    pub(super) counts: Counts,
+}
+
+/// What became of connections.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) accepted: AtomicU64,
+    pub(super) turned_away: AtomicU64,
+    pub(super) accept_errors: AtomicU64,
+    pub(super) idle: AtomicU64,
+    pub(super) slow_head: AtomicU64,
+    pub(super) slow_body: AtomicU64,
+    pub(super) slow_reader: AtomicU64,
+    pub(super) stopped: AtomicU64,
+}
+
+/// How far a listener is in stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Stage {
+    Open,
+    /// Whoever asks is answered, and told that it was the last time.
+    LastAnswers,
+    /// And who does not ask is closed.
+    Leaving,
+}
+
+#[derive(Debug)]
+struct Watched {
+    connection: Arc<Connection>,
+    watch: Watch,
+}
+
+/// One client's connection, as its task, its requests and the listener know it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) address: SocketAddr,
+    pub(super) pulse: Pulse,
+    pub(super) all: Arc<Connections>,
+    /// Whether its task is to end at once.
+    over: AtomicBool,
+    /// Its task, so that it can be told.
+    waker: Mutex<Option<Waker>>,
+}
+
+/// A connection's place among all; dropping it makes room for another.
+pub(super) struct Place {
+    pub(super) connection: Arc<Connection>,
+    id: u64,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Connections {
+    pub(super) fn new(most: u32, per_address: Option<u32>, patience: Patience) -> Connections {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Connections {
+            shards: Default::default(),
+            room: Arc::new(Semaphore::new(most)),
+            most,
+            per_address: per_address.map(|limit| (limit, Mutex::default())),
+            patience,
+            stage: AtomicU8::new(Stage::Open as u8),
+            open: AtomicUsize::new(0),
+            emptied: Notify::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Waits until there may be one more.
+    pub(super) async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.room).acquire_owned().await.ok()
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Acquire)
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        match self.stage.load(Acquire) {
+            0 => Stage::Open,
+            1 => Stage::LastAnswers,
+            _ => Stage::Leaving,
+        }
+    }
+
+    /// Whether answers are the last on their connection. On the way of every request: one load of what never changes.
+    #[inline]
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stage.load(Relaxed) != Stage::Open as u8
+    }
+
+    /// A place for this client, unless its address has as many as it may.
+    pub(super) fn enter(
+        self: &Arc<Connections>,
+        env: &Env,
+        address: SocketAddr,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Option<Place> {
+        if !self.count_in(address.ip()) {
+            self.counts.turned_away.fetch_add(1, Relaxed);
+            return None;
+        }
+        let id = self.counts.accepted.fetch_add(1, Relaxed);
+        self.open.fetch_add(1, Relaxed);
+        let connection = Arc::new(Connection {
+            address,
+            pulse: Pulse::default(),
+            all: Arc::clone(self),
+            over: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        });
+        let watched = Watched { connection: Arc::clone(&connection), watch: Watch::new(env.coarse()) };
+        self.shard(id).lock().insert(id, watched);
+        Some(Place { connection, id, _room: room })
+    }
+
+    fn shard(&self, id: u64) -> &Mutex<BTreeMap<u64, Watched>> {
+        #[expect(clippy::cast_possible_truncation, reason = "only its last bits count")]
+        &self.shards[id as usize % SHARDS]
+    }
+
+    fn count_in(&self, ip: IpAddr) -> bool {
+        let Some((limit, counts)) = &self.per_address else { return true };
+        let mut counts = counts.lock();
+        let count = counts.entry(who(ip)).or_default();
+        let fits = *count < *limit;
+        *count += u32::from(fits);
+        fits
+    }
+
+    fn count_out(&self, ip: IpAddr) {
+        let Some((_, counts)) = &self.per_address else { return };
+        if let Entry::Occupied(mut count) = counts.lock().entry(who(ip)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Ends those of one shard with whom patience is over.
+    pub(super) fn look(&self, shard: usize, now: Tick) {
+        let mut patience = self.patience;
+        // When there is hardly room for newcomers, it is not for those who do nothing.
+        if self.open() > self.most - self.most / 8 {
+            patience.idle = patience.idle.min(patience.head);
+        }
+        for watched in self.shards[shard].lock().values_mut() {
+            if let Some(ended) = watched.watch.look(&watched.connection.pulse.signs(), now, &patience) {
+                self.end(&watched.connection, ended);
+            }
+        }
+    }
+
+    fn end(&self, connection: &Connection, ended: Ended) {
+        if connection.over.swap(true, Release) {
+            return;
+        }
+        let count = match ended {
+            Ended::Idle => &self.counts.idle,
+            Ended::SlowHead => &self.counts.slow_head,
+            Ended::SlowBody => &self.counts.slow_body,
+            Ended::SlowReader => &self.counts.slow_reader,
+            Ended::Stopped => &self.counts.stopped,
+        };
+        count.fetch_add(1, Relaxed);
+        connection.wake();
+    }
+
+    /// Tells everybody how far the stop is.
+    pub(super) fn tell(&self, stage: Stage) {
+        self.stage.store(stage as u8, Release);
+        for shard in &self.shards {
+            shard.lock().values().for_each(|watched| watched.connection.wake());
+        }
+    }
+
+    /// Ends everybody; gives how many there were.
+    pub(super) fn end_all(&self) -> usize {
+        let end = |shard: &Mutex<BTreeMap<u64, Watched>>| {
+            let shard = shard.lock();
+            shard.values().for_each(|watched| self.end(&watched.connection, Ended::Stopped));
+            shard.len()
+        };
+        self.shards.iter().map(end).sum()
+    }
+
+    /// Waits until nobody is left.
+    pub(super) async fn empty(&self) {
+        loop {
+            let mut emptied = std::pin::pin!(self.emptied.notified());
+            emptied.as_mut().enable();
+            if self.open() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+}
+
+impl Connection {
+    /// Has this task told from now on.
+    pub(super) fn woken_by(&self, cx: &Context<'_>) {
+        *self.waker.lock() = Some(cx.waker().clone());
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Acquire)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let all = &self.connection.all;
+        all.shard(self.id).lock().remove(&self.id);
+        all.count_out(self.connection.address.ip());
+        if all.open.fetch_sub(1, Release) == 1 {
+            all.emptied.notify_waiters();
+        }
+    }
+}
+
+/// Whom an address stands for: one who has an IPv6 address has at least 2^64 of them.
+fn who(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const PATIENCE: Patience = Patience {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(60),
+        stall: Duration::from_secs(30),
+        rate: 500,
+    };
+
+    #[test]
+    fn an_address_has_no_more_than_its_share_and_gets_it_back() {
+        let env = herdproof::Sim::new(1).env();
+        let all = Arc::new(Connections::new(100, Some(2), PATIENCE));
+        let enter = |address: &str| all.enter(&env, address.parse().unwrap(), None);
+        let first = enter("10.0.0.1:1").unwrap();
+        let second = enter("[::ffff:10.0.0.1]:2").unwrap();
+        assert!(enter("10.0.0.1:3").is_none());
+        assert!(enter("10.0.0.2:1").is_some());
+        let six = [enter("[2001:db8::1]:1"), enter("[2001:db8::ffff:2]:1")];
+        assert!(six.iter().all(Option::is_some) && enter("[2001:db8::3]:1").is_none());
+        drop(first);
+        assert!(enter("10.0.0.1:4").is_some());
+        drop((second, six));
+        assert!(all.per_address.as_ref().unwrap().1.lock().is_empty());
+        assert_eq!((all.open(), all.counts.turned_away.load(Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn when_there_is_hardly_room_the_idle_go_sooner() {
+        let env = herdproof::Sim::new(1).env();
+        let ended = |connections: u32| {
+            let all = Arc::new(Connections::new(16, None, PATIENCE));
+            let places: Vec<_> =
+                (0..connections).map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), None).unwrap()).collect();
+            for seconds in [5, 10] {
+                (0..SHARDS).for_each(|shard| all.look(shard, Tick::ZERO + Duration::from_secs(seconds)));
+            }
+            let ended = places.iter().filter(|place| place.connection.is_over()).count();
+            assert_eq!(all.counts.idle.load(Relaxed), ended as u64);
+            ended
+        };
+        assert_eq!((ended(14), ended(15)), (0, 15));
+    }
+}

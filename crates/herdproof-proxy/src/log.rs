@@ -1,0 +1,327 @@
+//! A body while it arrives, read by many.
+//!
+//! If everybody who waits for a response had to wait for all of it, a body that trickles for three seconds would make each
+//! of them wait three seconds for the first byte; and if it were read at the pace of one client, a slow one would hold up
+//! the rest. So what comes from the origin is appended to a [`Log`], and every client is a [`Reader`] with a place of its
+//! own in it. Nobody copies: a chunk is shared.
+//!
+//! - **The origin sets the pace.** A log that is kept whole takes what comes; a slow reader lags, and slows nobody.
+//! - **Memory is bounded.** What grows too large to be kept becomes a *window* ([`Writer::slide`]): the fastest reader sets
+//!   the pace then, and whoever lags by more than the window is cut off.
+//! - **A body ends once, and says how.** A log whose writer is dropped before [`Writer::complete`] has failed: every reader
+//!   gets an error and none a clean end, wherever it is.
+//! - **A crowd is woken once per batch.** [`Writer::push`] wakes nobody; [`Writer::publish`] wakes all.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+
+use crate::sync::Mutex;
+
+/// Smaller chunks are copied: a few bytes should not keep a whole read buffer alive.
+const SMALL: usize = 4 * 1024;
+/// What a chunk costs beside its bytes: a body of single bytes must not be cheap.
+const OVERHEAD: u64 = 64;
+
+/// Bytes of bodies that arrive at present, over all logs, and how many there may be.
+#[derive(Debug)]
+pub(crate) struct Afloat {
+    bytes: AtomicU64,
+    most: u64,
+}
+
+/// A body while it arrives; see the [module](self).
+#[derive(Debug)]
+pub(crate) struct Log {
+    state: Mutex<State>,
+    afloat: Arc<Afloat>,
+}
+
+/// What the writer of a log owes its readers: an end. Dropped before [`complete`](Writer::complete), it is a failure.
+#[derive(Debug)]
+pub(crate) struct Writer(Arc<Log>);
+
+/// One client's place in a log.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    log: Arc<Log>,
+    /// The number of the next chunk, counted from the first that ever came.
+    next: usize,
+    /// How many bytes it has read.
+    read: u64,
+    /// Where the waker is kept, and in which round of them.
+    seat: Option<(u64, usize)>,
+}
+
+/// Why a reader gets no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The body broke off before its end.
+    Truncated,
+    /// It was too far behind, in a body that is too large to be kept.
+    TooSlow,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// From number `dropped` on.
+    chunks: Vec<Bytes>,
+    dropped: usize,
+    /// Of all chunks that ever came.
+    len: u64,
+    /// What the chunks that are kept cost.
+    kept: u64,
+    /// Up to where the fastest reader has read.
+    read: u64,
+    window: Option<u64>,
+    ending: Option<Ending>,
+    readers: usize,
+    /// Of those who have read all there is. Taken away as a whole when more comes, which begins the next round.
+    wakers: Vec<Option<Waker>>,
+    round: u64,
+    /// Of the writer, while it waits for the fastest reader or for somebody to come or leave.
+    writer: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Complete,
+    Failed,
+}
+
+impl Afloat {
+    pub(crate) fn new(most: u64) -> Arc<Afloat> {
+        Arc::new(Afloat { bytes: AtomicU64::new(0), most })
+    }
+
+    /// Whether there is more than there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes() > self.most
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+impl Log {
+    /// A log with nothing in it, and its writer.
+    pub(crate) fn new(afloat: &Arc<Afloat>) -> (Arc<Log>, Writer) {
+        let log = Arc::new(Log { state: Mutex::new(State::default()), afloat: Arc::clone(afloat) });
+        (Arc::clone(&log), Writer(log))
+    }
+
+    /// One more reader, from the first byte on.
+    pub(crate) fn reader(self: &Arc<Log>) -> Reader {
+        self.state.lock().readers += 1;
+        Reader { log: Arc::clone(self), next: 0, read: 0, seat: None }
+    }
+
+    /// How much has come so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.state.lock().len
+    }
+
+    /// Drops what is older than the window, and gives it to be dropped without the lock.
+    fn shorten(&self, state: &mut State) -> Vec<Bytes> {
+        let before = state.kept;
+        let dropped = state.shorten();
+        self.afloat.bytes.fetch_sub(before - state.kept, Relaxed);
+        dropped
+    }
+}
+
+fn cost(chunk: &Bytes) -> u64 {
+    chunk.len() as u64 + OVERHEAD
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let kept = self.state.lock().kept;
+        self.afloat.bytes.fetch_sub(kept, Relaxed);
+    }
+}
+
+impl Writer {
+    /// Adds what has come. Readers see it, but those who wait are not woken before [`publish`](Writer::publish).
+    pub(crate) fn push(&self, chunk: Bytes) {
+        if chunk.is_empty() {
+            return;
+        }
+        let chunk = if chunk.len() < SMALL { Bytes::copy_from_slice(&chunk) } else { chunk };
+        let costs = cost(&chunk);
+        let mut state = self.0.state.lock();
+        state.len += chunk.len() as u64;
+        state.chunks.push(chunk);
+        state.kept += costs;
+        self.0.afloat.bytes.fetch_add(costs, Relaxed);
+        let dropped = self.0.shorten(&mut state);
+        drop(state);
+        drop(dropped);
+    }
+
+    /// Wakes whoever waits for more.
+    pub(crate) fn publish(&self) {
+        let wakers = self.0.state.lock().next_round();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Keeps no more than so much behind the newest from now on. What falls out of the window is lost to whoever has not
+    /// read it.
+    pub(crate) fn slide(&self, window: u64) {
+        let mut state = self.0.state.lock();
+        state.window = Some(window);
+        let dropped = self.0.shorten(&mut state);
+        drop(state);
+        drop(dropped);
+    }
+
+    /// Whether more may be pushed: always, unless there is a window and the fastest reader is a window behind. Asked again
+    /// when that has changed, or the last reader leaves.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.0.state.lock();
+        let full = state.window.is_some_and(|window| state.len - state.read >= window) && state.readers > 0;
+        if !full {
+            return Poll::Ready(());
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) fn readers(&self) -> usize {
+        self.0.state.lock().readers
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(crate) fn afloat(&self) -> &Afloat {
+        &self.0.afloat
+    }
+
+    /// All has come. Gives the chunks, if all of them are still there.
+    pub(crate) fn complete(self) -> Option<Vec<Bytes>> {
+        let mut state = self.0.state.lock();
+        state.ending = Some(Ending::Complete);
+        let whole = state.dropped == 0;
+        let chunks = if whole { state.chunks.clone() } else { Vec::new() };
+        drop(state);
+        whole.then_some(chunks)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.ending.get_or_insert(Ending::Failed);
+        let wakers = state.next_round();
+        drop(state);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    fn shorten(&mut self) -> Vec<Bytes> {
+        let Some(window) = self.window else { return Vec::new() };
+        let mut kept = self.kept;
+        let old = self.chunks.iter().take_while(|chunk| {
+            let without = kept - cost(chunk);
+            // The newest is always there: it may be larger than the window.
+            let spare = without >= window;
+            kept = if spare { without } else { kept };
+            spare
+        });
+        let old = old.count();
+        self.kept = kept;
+        self.dropped += old;
+        self.chunks.drain(..old).collect()
+    }
+
+    fn next_round(&mut self) -> Vec<Option<Waker>> {
+        self.round += 1;
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// Keeps the waker of a reader who has read all there is.
+    fn wait(&mut self, seat: &mut Option<(u64, usize)>, cx: &Context<'_>) {
+        let kept = seat.filter(|(round, _)| *round == self.round).and_then(|(_, index)| self.wakers.get_mut(index));
+        match kept {
+            Some(Some(waker)) => waker.clone_from(cx.waker()),
+            Some(empty) => *empty = Some(cx.waker().clone()),
+            None => {
+                *seat = Some((self.round, self.wakers.len()));
+                self.wakers.push(Some(cx.waker().clone()));
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// The next chunk; `None` at the end of a body that is complete.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        let mut state = self.log.state.lock();
+        let Some(index) = self.next.checked_sub(state.dropped) else {
+            return Poll::Ready(Some(Err(Broken::TooSlow)));
+        };
+        if let Some(chunk) = state.chunks.get(index).cloned() {
+            self.next += 1;
+            self.read += chunk.len() as u64;
+            let leads = self.read > state.read;
+            state.read = state.read.max(self.read);
+            let writer = if leads { state.writer.take() } else { None };
+            drop(state);
+            writer.into_iter().for_each(Waker::wake);
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        match state.ending {
+            Some(Ending::Complete) => Poll::Ready(None),
+            Some(Ending::Failed) => Poll::Ready(Some(Err(Broken::Truncated))),
+            None => {
+                state.wait(&mut self.seat, cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.log.state.lock();
+        state.readers -= 1;
+        let round = state.round;
+        let seat = self.seat.filter(|(seat, _)| *seat == round);
+        let own = seat.and_then(|(_, index)| state.wakers.get_mut(index)).and_then(Option::take);
+        while let Some(None) = state.wakers.last() {
+            state.wakers.pop();
+        }
+        let writer = if state.readers == 0 { state.writer.take() } else { None };
+        drop(state);
+        drop(own);
+        writer.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Broken::Truncated => "the body broke off before its end",
+            Broken::TooSlow => "too slow for a body that is too large to be kept",
+        })
+    }
+}
+
+impl std::error::Error for Broken {}
+
+#[cfg(all(test, not(herdproof_shuttle)))]
+mod tests;
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;

@@ -1,0 +1,90 @@
+//! A response that more than one request may have.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use herdproof::Tick;
+
+use crate::{head::Head, log::Log, policy::Life};
+
+/// Bodies up to this size are copied into one piece of memory with their head when they are kept: a hit is one write then, and
+/// nothing else is kept alive with them.
+const COPIED: usize = 1 << 20;
+/// What an object takes beside its bytes: itself, its key, its place in the store.
+const OVERHEAD: u64 = 256;
+/// After one has begun a refresh, others do not even try for this long.
+const BEGUN: Duration = Duration::from_secs(1);
+
+/// A response that more than one request may have: kept, or still arriving.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) head: Head,
+    pub(crate) life: Life,
+    pub(crate) content: Content,
+    /// No refresh is begun before this tick.
+    rests_until: AtomicU64,
+}
+
+/// Where the body is.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// In one piece.
+    Whole(Bytes),
+    /// In several, and how long they are together.
+    Parts(Arc<[Bytes]>, u64),
+    /// On its way. Its length, if that was said.
+    Arriving(Arc<Log>, Option<u64>),
+}
+
+impl Object {
+    pub(crate) fn new(head: Head, life: Life, content: Content) -> Object {
+        Object { head, life, content, rests_until: AtomicU64::new(0) }
+    }
+
+    /// One whose body has come, to be kept.
+    pub(crate) fn kept(head: &Head, life: Life, chunks: Vec<Bytes>) -> Object {
+        let len = chunks.iter().map(Bytes::len).sum::<usize>();
+        if len <= COPIED {
+            let (head, body) = head.joined(&chunks);
+            return Object::new(head, life, Content::Whole(body));
+        }
+        Object::new(head.joined(&[]).0, life, Content::Parts(chunks.into(), len as u64))
+    }
+
+    /// How long the body is, if that is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        match &self.content {
+            Content::Whole(body) => Some(body.len() as u64),
+            Content::Parts(_, len) => Some(*len),
+            Content::Arriving(_, len) => *len,
+        }
+    }
+
+    /// What it takes of the memory for what is kept.
+    pub(crate) fn weight(&self) -> u64 {
+        self.len().unwrap_or(0) + self.head.len() as u64 + OVERHEAD
+    }
+
+    /// Whether it is this caller who is to refresh it. For a while nobody else is.
+    pub(crate) fn claims_refresh(&self, now: Tick) -> bool {
+        let until = self.rests_until.load(Relaxed);
+        let next = (now + BEGUN).as_nanos();
+        now.as_nanos() >= until && self.rests_until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Whether nobody is to ask the origin about it now.
+    pub(crate) fn is_resting(&self, now: Tick) -> bool {
+        now.as_nanos() < self.rests_until.load(Relaxed)
+    }
+
+    /// The last refresh has failed: no other is to be begun before this tick.
+    pub(crate) fn rest(&self, until: Tick) {
+        self.rests_until.fetch_max(until.as_nanos(), Relaxed);
+    }
+}

@@ -1,0 +1,334 @@
+//! What belongs to one connection, and what a proxy may not let through unseen.
+//!
+//! Three dangers. A field that was about the connection to the origin is stored and given to everybody. A client names a field in
+//! `Connection` to have it taken away before the rules see it: so [`classify`](super::classify) and [`judge`](super::judge) look
+//! first, and [`strip`] comes after. And a field that is not in the key, but that the origin believes (`X-Forwarded-Host`),
+//! chooses what everybody gets under that key: so [`forward`] overwrites what it vouches for and takes away the rest.
+
+use std::{net::IpAddr, time::SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::fields::{Elements, list};
+use crate::key::Scheme;
+
+/// Which proxies a request has been through (RFC 8586).
+pub const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+
+/// About the connection, whether or not `Connection` says so.
+const HOP_BY_HOP: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-authentication-info"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// For all along the way, so that nobody may name them in `Connection` (RFC 9110 7.6.1). Who does is not heard: the next cache has
+/// to see them too.
+const FOR_ALL_HOPS: [HeaderName; 13] = [
+    header::AGE,
+    header::CACHE_CONTROL,
+    super::cache_control::CDN_CACHE_CONTROL,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::ETAG,
+    header::EXPIRES,
+    header::HOST,
+    header::SET_COOKIE,
+    header::VARY,
+];
+
+/// What origins have been seen to believe, and what is not in the key.
+const BELIEVED: [HeaderName; 20] = [
+    header::FORWARDED,
+    HeaderName::from_static("x-forwarded-by"),
+    HeaderName::from_static("x-forwarded-path"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-scheme"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-host"),
+    HeaderName::from_static("x-http-host-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-host"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-url-scheme"),
+    HeaderName::from_static("front-end-https"),
+    HeaderName::from_static("x-client-ip"),
+];
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Takes away what is about the connection and what `Connection` names. For requests and responses, and before storing.
+pub fn strip(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = list(headers, &header::CONNECTION)
+            .filter_map(|name| HeaderName::from_bytes(name).ok())
+            .filter(|name| !FOR_ALL_HOPS.contains(name))
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Makes the head of a response one to keep: what is about the connection goes, `Age` goes because [`Life`](super::Life) has it,
+/// and the date it came is its `Date` if it has none. After [`judge`](super::judge).
+pub fn keep(headers: &mut HeaderMap, wall: SystemTime) {
+    strip(headers);
+    headers.remove(header::AGE);
+    super::condition::date(headers, wall);
+}
+
+/// Whether the length of a body is stated in two ways, or not in a number. Where that is so, two readers may disagree on where the
+/// next message begins: such a message is refused, its connection closed, and nothing of it stored.
+pub fn is_framed_twice(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).into_iter();
+    let Some(first) = lengths.next() else { return false };
+    let is_number = !first.is_empty() && first.as_bytes().iter().all(u8::is_ascii_digit);
+    !is_number || lengths.any(|other| other != first) || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+/// Whom a request came from, and through whom it goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Forwarder<'a> {
+    /// The client.
+    pub client: IpAddr,
+    /// How it reached us.
+    pub scheme: Scheme,
+    /// Whom it asked for.
+    pub authority: &'a str,
+    /// What this proxy calls itself: a token, another one for each proxy that a request may go through in turn.
+    pub name: &'a str,
+}
+
+/// Says to the origin who asks, and takes away what others may have said about that. After [`strip`].
+pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
+    for name in BELIEVED {
+        headers.remove(name);
+    }
+    let client = by.client.to_string();
+    append(headers, &X_FORWARDED_FOR, &client);
+    set(headers, X_REAL_IP, &client);
+    set(headers, X_FORWARDED_HOST, by.authority);
+    set(headers, X_FORWARDED_PROTO, by.scheme.as_str());
+    append(headers, &CDN_LOOP, by.name);
+    append(headers, &header::VIA, &format!("1.1 {}", by.name));
+}
+
+/// Whether a request has been here before: it would come again, and again.
+pub fn loops(headers: &HeaderMap, name: &str) -> bool {
+    let is_name = |text: &[u8]| text.eq_ignore_ascii_case(name.as_bytes());
+    let in_loop = list(headers, &CDN_LOOP)
+        .any(|element| element.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next().is_some_and(is_name));
+    let by = |element: &[u8]| {
+        element.split(u8::is_ascii_whitespace).filter(|part| !part.is_empty()).nth(1).is_some_and(is_name)
+    };
+    in_loop || list(headers, &header::VIA).any(by)
+}
+
+/// At the end of a list, in one line.
+fn append(headers: &mut HeaderMap, name: &HeaderName, element: &str) {
+    let mut all = Vec::new();
+    for line in headers.get_all(name) {
+        for element in Elements::of(line.as_bytes()) {
+            all.extend_from_slice(element);
+            all.extend_from_slice(b", ");
+        }
+    }
+    all.extend_from_slice(element.as_bytes());
+    match HeaderValue::from_bytes(&all) {
+        Ok(value) => headers.insert(name.clone(), value),
+        Err(_) => headers.remove(name),
+    };
+}
+
+/// Instead of whatever was there.
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    match HeaderValue::from_str(value) {
+        Ok(value) => headers.insert(name, value),
+        Err(_) => headers.remove(name),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Route, Way, classify};
+    use http::Method;
+    use proptest::prelude::*;
+
+    fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    fn forwarder() -> Forwarder<'static> {
+        Forwarder { client: [10, 0, 0, 7].into(), scheme: Scheme::Https, authority: "a.example", name: "edge-1" }
+    }
+
+    #[test]
+    fn what_is_about_the_connection_goes_no_further() {
+        let mut message = headers(&[
+            ("connection", "a, B"),
+            ("connection", "keep-alive,,c"),
+            ("a", "1"),
+            ("b", "2"),
+            ("c", "3"),
+            ("d", "4"),
+        ]);
+        for name in HOP_BY_HOP {
+            message.append(name, HeaderValue::from_static("close"));
+        }
+        strip(&mut message);
+        assert_eq!(message, headers(&[("d", "4")]));
+    }
+
+    #[test]
+    fn what_is_kept_has_a_date_and_no_age() {
+        let wall = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
+        let mut message = headers(&[("age", "5"), ("connection", "a"), ("a", "1"), ("b", "2")]);
+        keep(&mut message, wall);
+        assert_eq!(message, headers(&[("b", "2"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
+        let dated = headers(&[("date", "Sun, 06 Nov 1994 08:49:00 GMT")]);
+        let mut message = dated.clone();
+        keep(&mut message, wall);
+        assert_eq!(message, dated);
+    }
+
+    #[test]
+    fn connection_cannot_take_away_what_all_along_the_way_must_see() {
+        let said = [
+            ("cache-control", "private"),
+            ("set-cookie", "a=b"),
+            ("vary", "x"),
+            ("content-length", "5"),
+            ("host", "a"),
+        ];
+        let mut message = headers(&said);
+        message.append("connection", HeaderValue::from_static("cache-control, Set-Cookie, vary, content-length, host"));
+        strip(&mut message);
+        assert_eq!(message, headers(&said));
+    }
+
+    #[test]
+    fn connection_cannot_hide_credentials_from_us() {
+        let mut request = headers(&[("authorization", "x"), ("connection", "Authorization")]);
+        let class = classify(&Method::GET, &request, &Route::default());
+        strip(&mut request);
+        assert_eq!(class.way(), Way::Alone);
+        assert!(request.is_empty(), "and still it goes no further than the client said");
+    }
+
+    #[test]
+    fn what_is_not_in_the_key_does_not_reach_the_origin() {
+        let mut request = HeaderMap::new();
+        for name in BELIEVED {
+            request.append(name, HeaderValue::from_static("evil.example"));
+        }
+        for name in [X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP] {
+            request.append(name.clone(), HeaderValue::from_static("evil.example"));
+            request.append(name, HeaderValue::from_static("evil.example"));
+        }
+        forward(&mut request, &forwarder());
+        assert!(request.values().all(|value| value != "evil.example"), "{request:?}");
+        assert_eq!(request["x-forwarded-host"], "a.example");
+        assert_eq!(request["x-forwarded-proto"], "https");
+        assert_eq!(request["x-real-ip"], "10.0.0.7");
+    }
+
+    #[test]
+    fn who_asked_is_added_to_who_asked_before() {
+        let mut request =
+            headers(&[("x-forwarded-for", "1.1.1.1,2.2.2.2"), ("x-forwarded-for", "3.3.3.3"), ("via", "1.0 other")]);
+        forward(&mut request, &forwarder());
+        assert_eq!(request["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.7");
+        assert_eq!(request.get_all("x-forwarded-for").iter().count(), 1);
+        assert_eq!(request["via"], "1.0 other, 1.1 edge-1");
+    }
+
+    #[test]
+    fn a_request_that_comes_back_is_recognised() {
+        let mut request = headers(&[]);
+        assert!(!loops(&request, "edge-1"));
+        forward(&mut request, &forwarder());
+        assert!(
+            loops(&request, "edge-1")
+                && loops(&request, "EDGE-1")
+                && !loops(&request, "edge-2")
+                && !loops(&request, "edge")
+        );
+        assert!(loops(&headers(&[("via", "1.1 x, HTTP/1.1  edge-1 (comment)")]), "edge-1"));
+        assert!(loops(&headers(&[("cdn-loop", "x"), ("cdn-loop", "y, edge-1; a=b")]), "edge-1"));
+    }
+
+    #[test]
+    fn a_length_stated_twice_is_none() {
+        for (fields, twice) in [
+            (&[][..], false),
+            (&[("content-length", "5")], false),
+            (&[("content-length", "5"), ("content-length", "5")], false),
+            (&[("transfer-encoding", "chunked")], false),
+            (&[("content-length", "5"), ("content-length", "6")], true),
+            (&[("content-length", "5, 5")], true),
+            (&[("content-length", "+5")], true),
+            (&[("content-length", "")], true),
+            (&[("content-length", "5"), ("transfer-encoding", "chunked")], true),
+        ] {
+            assert_eq!(is_framed_twice(&headers(fields)), twice, "{fields:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_named_in_connection_survives(names in proptest::collection::vec("x-[a-z]{1,3}", 1..5), shout in any::<bool>()) {
+            let mut message = HeaderMap::new();
+            for name in &names {
+                message.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
+            }
+            message.append("kept", HeaderValue::from_static("x"));
+            let list = names.join(" ,\t");
+            let list = if shout { list.to_uppercase() } else { list };
+            message.append(header::CONNECTION, HeaderValue::from_str(&list).unwrap());
+            strip(&mut message);
+            prop_assert_eq!(message.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["kept"]);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+                let mut message = HeaderMap::new();
+                for name in [header::CONNECTION, header::VIA, CDN_LOOP, X_FORWARDED_FOR, header::CONTENT_LENGTH] {
+                    message.append(name, value.clone());
+                }
+                is_framed_twice(&message);
+                loops(&message, "x");
+                strip(&mut message);
+                forward(&mut message, &forwarder());
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Who may share an answer.
+//!
+//! Coalescing shares before it stores: those who wait for a response get its bytes whether or not anything is kept. So the rules
+//! of a cache are not enough; they have to be asked before a follower sees a byte, and again for each follower. Peers have leaked
+//! here (CVE-2016-10003; a body given to a hundred users because only its cookie was taken off).
+//!
+//! | the request | looks up, joins | leads a shared flight |
+//! |---|---|---|
+//! | GET or HEAD without body | yes | yes |
+//! | the same with `Authorization` | only what says `public`, `s-maxage` or `must-revalidate` | no |
+//! | with a body, an upgrade, `If-Match`, `If-Unmodified-Since`, its own `no-store`, another method | no | no |
+//!
+//! | the response | who has it |
+//! |---|---|
+//! | may be kept and is fresh | all aboard, and all later ones |
+//! | may be kept, and is stale at once: `max-age=0` | those aboard before its head came |
+//! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials or cookies and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
+//! | an error of the origin that may not be kept | its bytes the one who asked; the others learn of it |
+//!
+//! A response with `no-cache` and a validator is kept all the same (RFC 9111 5.2.2.4): each later request asks the origin by itself
+//! whether it is still right *for that request*, and only the body is spared.
+//!
+//! Nothing said at all is no yes. Services that tell users apart by a header of their own (`X-Api-Key`) and never heard of caches
+//! say nothing, and all their users may ask at once. A route that knows better sets [`Route::ttl`]; zero shares with those aboard.
+
+use std::fmt;
+
+use http::{HeaderMap, Method, StatusCode};
+
+use super::{
+    Cookies, Route,
+    cache_control::RequestDirectives,
+    life::{Draws, Life, Times},
+    terms::Terms,
+    vary::Vary,
+};
+
+const HEAD: u8 = 1;
+const AUTHORIZATION: u8 = 1 << 1;
+const COOKIE: u8 = 1 << 2;
+const RANGE: u8 = 1 << 3;
+const CONDITIONAL: u8 = 1 << 4;
+
+/// What a request is, as far as sharing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    way: Way,
+    bits: u8,
+    /// What it will take.
+    pub asked: RequestDirectives,
+}
+
+/// Which way a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// It looks up, joins and leads.
+    Share,
+    /// It looks up and joins where the response says it is for all. Where nothing is there to join, it is asked by itself; its
+    /// answer may be kept if the verdict is that all may have it.
+    Alone,
+    /// It goes to the origin by itself, and nobody else learns of it.
+    Pass(Pass),
+}
+
+/// Why a request goes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pass {
+    /// Another method than GET and HEAD.
+    Method,
+    /// It brings a body.
+    Body,
+    /// It wants to become another protocol.
+    Upgrade,
+    /// It makes a condition that only the origin can judge.
+    Precondition,
+    /// Its own `no-store`.
+    NoStore,
+}
+
+/// Who may have a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// All aboard and, from the store, all later ones.
+    Shareable,
+    /// Those who were aboard before its head came.
+    AboardOnly {
+        /// Whether it is of use later all the same: it may be served stale, or spare the origin a body.
+        store: bool,
+    },
+    /// The one who asked.
+    NotShareable {
+        /// Why.
+        why: Reason,
+        /// Whether it is kept, to be used only after each request has asked the origin itself: [`Use::Alone`](super::Use::Alone).
+        store: bool,
+    },
+    /// The origin failed: the bytes for the one who asked, the news for all.
+    Failed(Reason),
+}
+
+/// Why a response is not shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The request was not one to share.
+    Passed,
+    /// `Cache-Control: private`.
+    Private,
+    /// `Cache-Control: no-store`.
+    NoStore,
+    /// `Cache-Control: no-cache`.
+    NoCache,
+    /// `must-understand`, and we do not know the status.
+    NotUnderstood,
+    /// `Vary: *`.
+    VaryStar,
+    /// It varies on too many fields.
+    VaryTooMuch,
+    /// It sets a cookie.
+    SetCookie,
+    /// It was asked for with `Authorization`, and does not say that it is for all.
+    Authorization,
+    /// It was asked for with `Cookie`, and does not say that it is for all.
+    Cookie,
+    /// It is a part.
+    Partial,
+    /// It answers a condition of the one who asked.
+    Condition,
+    /// It is not the final response.
+    Interim,
+    /// Its status is not one to keep unless told so, and nobody said so.
+    Status,
+    /// It says nothing about being kept.
+    Unsaid,
+    /// An error of the origin.
+    Error,
+    /// It is larger than what is kept.
+    TooLarge,
+}
+
+impl Class {
+    /// Which way it goes.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Whether it may have what is stored or under way; see [`may_have`](Class::may_have).
+    pub fn looks_up(&self) -> bool {
+        !matches!(self.way, Way::Pass(_))
+    }
+
+    /// Whether others may wait for what it is asked for.
+    pub fn leads(&self) -> bool {
+        self.way == Way::Share
+    }
+
+    /// Whether it may have a response that was not asked for on its behalf: to be asked of a stored one
+    /// ([`Life::is_for_all`]) and, at the head of a response, for each who waits ([`Terms::is_for_all`]).
+    pub fn may_have(&self, is_for_all: bool) -> bool {
+        match self.way {
+            Way::Share => true,
+            Way::Alone => is_for_all,
+            Way::Pass(_) => false,
+        }
+    }
+
+    /// Whether it wants the head only.
+    pub fn is_head(&self) -> bool {
+        self.bits & HEAD != 0
+    }
+
+    /// Whether it comes with credentials.
+    pub fn has_authorization(&self) -> bool {
+        self.bits & AUTHORIZATION != 0
+    }
+
+    /// Whether it comes with cookies.
+    pub fn has_cookie(&self) -> bool {
+        self.bits & COOKIE != 0
+    }
+
+    /// Whether it wants a part. The origin is asked for the whole.
+    pub fn has_range(&self) -> bool {
+        self.bits & RANGE != 0
+    }
+
+    /// Whether it asks if something has changed. The origin is not asked that on its behalf.
+    pub fn is_conditional(&self) -> bool {
+        self.bits & CONDITIONAL != 0
+    }
+}
+
+impl Pass {
+    /// As metrics and `Cache-Status` name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::Method => "method",
+            Pass::Body => "request-body",
+            Pass::Upgrade => "upgrade",
+            Pass::Precondition => "precondition",
+            Pass::NoStore => "request-no-store",
+        }
+    }
+}
+
+impl Reason {
+    /// Every reason there is.
+    pub const ALL: [Reason; 17] = [
+        Reason::Passed,
+        Reason::Private,
+        Reason::NoStore,
+        Reason::NoCache,
+        Reason::NotUnderstood,
+        Reason::VaryStar,
+        Reason::VaryTooMuch,
+        Reason::SetCookie,
+        Reason::Authorization,
+        Reason::Cookie,
+        Reason::Partial,
+        Reason::Condition,
+        Reason::Interim,
+        Reason::Status,
+        Reason::Unsaid,
+        Reason::Error,
+        Reason::TooLarge,
+    ];
+
+    /// As metrics and `Cache-Status` name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Passed => "passed",
+            Reason::Private => "private",
+            Reason::NoStore => "no-store",
+            Reason::NoCache => "no-cache",
+            Reason::NotUnderstood => "must-understand",
+            Reason::VaryStar => "vary-star",
+            Reason::VaryTooMuch => "vary-too-much",
+            Reason::SetCookie => "set-cookie",
+            Reason::Authorization => "authorization",
+            Reason::Cookie => "cookie",
+            Reason::Partial => "partial",
+            Reason::Condition => "condition",
+            Reason::Interim => "interim",
+            Reason::Status => "status",
+            Reason::Unsaid => "unsaid",
+            Reason::Error => "error",
+            Reason::TooLarge => "too-large",
+        }
+    }
+}
+
+impl Reason {
+    /// Whether it says something about other requests for the same URL, rather than about how this one was put.
+    pub fn is_telling(self) -> bool {
+        !matches!(self, Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Verdict {
+    /// Whether others than the one who asked may have its bytes.
+    pub fn shares(self) -> bool {
+        matches!(self, Verdict::Shareable | Verdict::AboardOnly { .. })
+    }
+
+    /// Whether it is to be kept.
+    pub fn stores(self) -> bool {
+        match self {
+            Verdict::Shareable => true,
+            Verdict::AboardOnly { store } | Verdict::NotShareable { store, .. } => store,
+            Verdict::Failed(_) => false,
+        }
+    }
+
+    /// Why others do not get it, if they do not.
+    pub fn why(self) -> Option<Reason> {
+        match self {
+            Verdict::Shareable | Verdict::AboardOnly { .. } => None,
+            Verdict::NotShareable { why, .. } | Verdict::Failed(why) => Some(why),
+        }
+    }
+}
+
+/// What a request is. To be asked before anything is taken off its head: `Connection: authorization` is not to hide the
+/// credentials from us.
+pub fn classify(method: &Method, headers: &HeaderMap, route: &Route) -> Class {
+    let mut bits = if *method == Method::HEAD { HEAD } else { 0 };
+    let mut why = if *method == Method::GET || *method == Method::HEAD { None } else { Some(Pass::Method) };
+    let mut asked = RequestDirectives::default();
+    let mut pragma = RequestDirectives::default();
+    let mut has_cache_control = false;
+    // Once through, because each look-up by name costs as much as going through a few.
+    for (name, value) in headers {
+        match name.as_str() {
+            "authorization" => bits |= AUTHORIZATION,
+            "cookie" => bits |= COOKIE,
+            "range" => bits |= RANGE,
+            "if-none-match" | "if-modified-since" => bits |= CONDITIONAL,
+            "if-match" | "if-unmodified-since" => why = why.or(Some(Pass::Precondition)),
+            "transfer-encoding" => why = why.or(Some(Pass::Body)),
+            "content-length" if value != "0" => why = why.or(Some(Pass::Body)),
+            // `h2c` is an offer that we decline for the origin: it is about this connection, and goes no further.
+            "upgrade" if !value.as_bytes().eq_ignore_ascii_case(b"h2c") => why = why.or(Some(Pass::Upgrade)),
+            "cache-control" => {
+                has_cache_control = true;
+                asked.note_line(value.as_bytes());
+            }
+            "pragma" => pragma.note_pragma(value.as_bytes()),
+            _ => {}
+        }
+    }
+    let asked = match (route.obey_clients, has_cache_control) {
+        (true, true) => asked,
+        (true, false) => pragma,
+        (false, _) => RequestDirectives::default(),
+    };
+    let why = why.or(if asked.no_store() { Some(Pass::NoStore) } else { None });
+    let way = match why {
+        Some(why) => Way::Pass(why),
+        None if bits & AUTHORIZATION != 0 => Way::Alone,
+        None => Way::Share,
+    };
+    Class { way, bits, asked }
+}
+
+/// A response's terms, its times, and who may have it.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// What its head says.
+    pub terms: Terms,
+    /// How long it is fresh and so on; counts if it is kept.
+    pub life: Life,
+    /// Who may have it.
+    pub verdict: Verdict,
+}
+
+/// Judges the final head of a response to a request of this class.
+pub fn judge(
+    class: &Class,
+    status: StatusCode,
+    headers: &HeaderMap,
+    route: &Route,
+    times: &Times,
+    draws: Draws,
+) -> Judged {
+    let terms = Terms::read(status, headers);
+    let life = Life::begin(&terms, route, times, draws);
+    let verdict = verdict(class, &terms, route, &life, times);
+    Judged { terms, life, verdict }
+}
+
+/// Who may have a response.
+pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: &Times) -> Verdict {
+    if let Some(why) = bars(class, terms, route) {
+        return if is_failure(terms.status) && !matches!(class.way, Way::Pass(_)) {
+            Verdict::Failed(why)
+        } else {
+            Verdict::NotShareable { why, store: false }
+        };
+    }
+    if life.is_for_each() {
+        let why = if terms.directives.no_cache() { Reason::NoCache } else { Reason::Unsaid };
+        return Verdict::NotShareable { why, store: terms.has_validator };
+    }
+    if !life.fresh_for(times.answered).is_zero() {
+        return Verdict::Shareable;
+    }
+    Verdict::AboardOnly { store: terms.has_validator || !life.servable_for(times.answered).is_zero() }
+}
+
+/// What keeps a response from everybody but the one who asked.
+fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
+    let directives = terms.directives;
+    let because = |holds: bool, why: Reason| holds.then_some(why);
+    because(matches!(class.way, Way::Pass(_)), Reason::Passed)
+        .or_else(|| bars_of_status(terms.status))
+        .or_else(|| because(directives.private(), Reason::Private))
+        .or_else(|| because(directives.must_understand() && !terms.is_understood(), Reason::NotUnderstood))
+        // Who says `must-understand` says `no-store` for those who do not.
+        .or_else(|| because(directives.no_store() && !directives.lifts_no_store(), Reason::NoStore))
+        .or_else(|| because(terms.vary == Vary::Everything, Reason::VaryStar))
+        .or_else(|| because(terms.vary == Vary::TooMuch, Reason::VaryTooMuch))
+        .or_else(|| because(terms.sets_cookie && !route.share_set_cookie, Reason::SetCookie))
+        .or_else(|| because(class.has_authorization() && !terms.is_for_all(), Reason::Authorization))
+        .or_else(|| because(is_for_its_cookie(class, terms, route), Reason::Cookie))
+        .or_else(|| {
+            let kept = terms.is_explicit() || directives.public() || terms.is_kept_by_default();
+            let why = if is_failure(terms.status) { Reason::Error } else { Reason::Status };
+            because(!kept, why)
+        })
+}
+
+/// Statuses that answer something only one request said.
+fn bars_of_status(status: StatusCode) -> Option<Reason> {
+    match status.as_u16() {
+        ..200 => Some(Reason::Interim),
+        206 => Some(Reason::Partial),
+        304 | 412 | 416 => Some(Reason::Condition),
+        _ => None,
+    }
+}
+
+fn is_for_its_cookie(class: &Class, terms: &Terms, route: &Route) -> bool {
+    let said = terms.directives.public() || terms.directives.shared_age();
+    class.has_cookie() && route.cookies == Cookies::Respect && !said
+}
+
+/// Whether a status says that the origin failed, and would have failed others too. Not 501 and 505 and their like, which answer how
+/// a request was put.
+pub fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() && !matches!(status.as_u16(), 501 | 505 | 506 | 510 | 511)
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! The life of a request.
+//!
+//! ```text
+//! classify, key, look up ─┬─ fresh, or stale and allowed ──────────── deliver (and refresh beside it)
+//!                         ├─ missing, or to be asked about ─ flight ─┬ shared: read it as it arrives
+//!                         │                                          ├ for one only: the first has it, the others pass
+//!                         │                                          └ failed: stale if allowed, else said so
+//!                         └─ not to be shared ─────────────── pass: by itself, through the same admission
+//! ```
+//!
+//! A hit is decided by comparing integers, and nothing is allocated but what the response's head takes. Everything else is
+//! kept out of the hit's way in boxes of its own.
+
+mod miss;
+mod pass;
+mod record;
+mod visit;
+
+use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use herdproof::{
+    Env, Group,
+    cache::{Cache, Policy},
+    env::{MapHasher, Rng},
+    flight::{Abandon, Flight},
+    shed::Appointments,
+};
+use http::{Request, Response, StatusCode};
+use visit::{Served, Visit};
+
+use crate::{
+    access::{AccessLog, Outcome},
+    body::Body,
+    cache_status::{HIT, cache_status},
+    fill::{Failure, Job, Kind, Landed, fill},
+    key::{AsKey, Key, Keyer, Scheme},
+    learn::{Private, Routes},
+    listener::{Client, Listener, Server},
+    log::Afloat,
+    metrics::Metrics,
+    object::Object,
+    origin::{BadOrigin, Origin},
+    policy::{Route, Use, Way, classify},
+    settings::{self, Settings},
+    store::{Found, Store},
+};
+
+/// How many failures are remembered.
+const FAILURES: usize = 10_000;
+
+/// What we call ourselves to others.
+const NAME: &str = "herdproof";
+
+/// A proxy; see the [crate](crate). Cheap to clone, and clones share.
+#[derive(Clone)]
+pub struct Proxy(Arc<Core>);
+
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) settings: Settings,
+    /// The longest prefix first; the last is for all.
+    routes: Vec<settings::Route>,
+    pub(crate) origin: Origin,
+    pub(crate) store: Store,
+    flights: Group<Key, Landed, Infallible>,
+    pub(crate) failures: Cache<Key, Arc<Failure>>,
+    pub(crate) private: Private,
+    pub(crate) learned: Routes<MapHasher>,
+    pub(crate) afloat: Arc<Afloat>,
+    pub(crate) max_object: u64,
+    pub(crate) rng: Rng,
+    metrics: Arc<Metrics>,
+    log: Option<AccessLog>,
+    keyer: Keyer,
+    appointments: Appointments,
+}
+
+/// Which of the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteId(usize);
+
+impl Proxy {
+    /// A proxy that writes its requests to this log, if there is one. What it and the library's policies do is counted in its
+    /// [`metrics`](Proxy::metrics).
+    pub fn new(env: &Env, settings: Settings, log: Option<AccessLog>) -> Result<Proxy, BadOrigin> {
+        let metrics = Arc::new(Metrics::default());
+        let env = &env.observed_by(Arc::clone(&metrics));
+        let origin = Origin::new(env, &settings.origin)?;
+        // What weighs more than that is not kept by the store anyway.
+        let max_object = settings.max_object.min(settings.memory / 16);
+        let abandon = Abandon::Finish { within: settings.origin.head_timeout };
+        let flights = Group::builder(env).abandon(abandon).max_followers(settings.max_followers).build();
+        let failures = Cache::builder(env).capacity(FAILURES).policy(Policy::strict(Duration::from_secs(1))).build();
+        let rng = env.rng("proxy");
+        Ok(Proxy(Arc::new(Core {
+            routes: routes(&settings),
+            origin,
+            store: Store::new(env, settings.memory),
+            flights,
+            failures,
+            private: Private::new(),
+            learned: Routes::new(env.hasher("proxy/routes")),
+            afloat: Afloat::new(settings.in_flight),
+            max_object,
+            keyer: Keyer::new(rng.bits()),
+            rng,
+            metrics,
+            log,
+            appointments: Appointments::new(env),
+            settings,
+            env: env.clone(),
+        })))
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
+    /// Serves whoever comes to this listener.
+    pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
+        let proxy = self.clone();
+        listener.serve(env, move |request, client| {
+            let proxy = proxy.clone();
+            async move { proxy.serve(request.map(|body| client.upload(body)), &client).await }
+        })
+    }
+
+    /// The answer to a request. There always is one; what goes wrong is said in it.
+    pub async fn serve<B>(&self, request: Request<B>, client: &Client) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let core = &self.0;
+        let arrived = core.env.now();
+        let (parts, body) = request.into_parts();
+        let route = core.route_of(parts.uri.path());
+        let class = classify(&parts.method, &parts.headers, core.route(route));
+        let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
+            Err(ambiguous) => {
+                let why = ambiguous.to_string();
+                (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
+            }
+            Ok(key) => {
+                let visit = Visit { parts: &parts, class, key, route, client, arrived };
+                let served = match class.way() {
+                    Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
+                        Ok(served) => served,
+                        Err(found) => Box::pin(core.miss(&visit, found)).await,
+                    },
+                    Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
+                    Way::Share | Way::Alone => Box::pin(core.pass(&visit, "route")).await,
+                };
+                (key.hash(), served)
+            }
+        };
+        core.record(parts, client, arrived, key, served)
+    }
+}
+
+/// The routes of the settings, the longest prefix first, and one for all other paths.
+fn routes(settings: &Settings) -> Vec<settings::Route> {
+    let all = settings::Route { prefix: "/".into(), share: true, rules: settings.rules.clone() };
+    let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
+    routes.sort_by_key(|route| Reverse(route.prefix.len()));
+    routes
+}
+
+impl Core {
+    /// From memory, if what is there may be served; else what there is.
+    #[inline]
+    fn hit(self: &Arc<Core>, visit: &Visit<'_>) -> Result<Served, Found> {
+        let found = self.store.find(&visit.key, &visit.parts.headers);
+        let Some(object) = &found.object else { return Err(found) };
+        if !visit.class.may_have(object.life.is_for_all()) {
+            return Err(found);
+        }
+        let usage = object.life.at(visit.arrived, &visit.class.asked);
+        if usage == Use::Fresh {
+            return Ok(visit.deliver(object, Outcome::Hit, "", HIT));
+        }
+        self.think(visit, usage, found)
+    }
+
+    /// What is to be done with what is not simply fresh.
+    #[inline(never)]
+    fn think(self: &Arc<Core>, visit: &Visit<'_>, usage: Use, found: Found) -> Result<Served, Found> {
+        let Some(object) = found.object.clone().filter(|_| usage.serves()) else { return Err(found) };
+        let route = self.route(visit.route);
+        let refreshes = usage != Use::Early || object.life.fires(visit.arrived, route, 1.0 - self.rng.unit());
+        if refreshes && object.claims_refresh(visit.arrived) {
+            self.refresh(visit, &found, &object);
+        }
+        let outcome = if usage == Use::Early { Outcome::Hit } else { Outcome::Stale };
+        let detail = if usage == Use::Early { "" } else { usage.name() };
+        Ok(visit.deliver(&object, outcome, detail, cache_status(outcome, detail, None, false)))
+    }
+
+    /// Loads it again beside those who are served meanwhile.
+    fn refresh(self: &Arc<Core>, visit: &Visit<'_>, found: &Found, object: &Arc<Object>) {
+        let job = visit.job(self, found, Some(object), Kind::Refresh);
+        self.fly(job).detach();
+    }
+
+    fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
+        let core = Arc::clone(self);
+        let key = match job.kind {
+            Kind::Miss | Kind::Refresh => job.place.key().clone(),
+            Kind::Alone { .. } => job.key.as_key().alone(self.rng.bits()),
+        };
+        self.flights.run_landing(key, |landing| fill(core, job, landing))
+    }
+
+    /// The route that a path is on.
+    fn route_of(&self, path: &str) -> RouteId {
+        // The last is for all, also for a target that is no path.
+        RouteId(self.routes.iter().position(|route| route.covers(path)).unwrap_or(self.routes.len() - 1))
+    }
+
+    pub(crate) fn route(&self, RouteId(number): RouteId) -> &Route {
+        &self.routes[number].rules
+    }
+
+    fn shares(&self, RouteId(number): RouteId) -> bool {
+        self.routes[number].share
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("origin", &self.0.settings.origin.url).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! What is for one request only: by itself to the origin, through the same admission as all.
+
+use bytes::Bytes;
+use herdproof::gate::Ask;
+use http::{HeaderMap, Request};
+
+use super::{Core, Served, Visit};
+use crate::{
+    key::Key,
+    origin::Outgoing,
+    policy::{Draws, Reason, Times, hop, invalidate, judge},
+};
+
+impl Core {
+    /// By itself to the origin, without a body.
+    pub(super) async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
+        let outgoing =
+            Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers() };
+        let asked = self.env.now();
+        match self.origin.fetch(&outgoing, Ask::new(&self.env).deadline(asked + self.settings.wait)).await {
+            Ok(mut response) => {
+                hop::strip(response.headers_mut());
+                let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
+                let route = self.route(visit.route);
+                let verdict =
+                    judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
+                // What cannot be seen from a part or a condition is not learned from one.
+                if verdict.why().is_none_or(Reason::is_telling) {
+                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), &verdict);
+                }
+                visit.passed(response, why)
+            }
+            Err(error) => self.not_served(visit, None, &error.into(), false),
+        }
+    }
+
+    /// By itself to the origin, with what it brings.
+    pub(super) async fn pass_with<B>(&self, visit: &Visit<'_>, why: &'static str, body: B) -> Served
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
+            return self.pass(visit, why).await;
+        }
+        let mut request = Request::new(visit.client.upload(body));
+        *request.method_mut() = visit.parts.method.clone();
+        *request.uri_mut() = visit.target();
+        *request.headers_mut() = visit.headers();
+        let ask = Ask::new(&self.env).deadline(visit.arrived + self.settings.wait);
+        match self.origin.send(request, ask).await {
+            Ok(mut response) => {
+                hop::strip(response.headers_mut());
+                if invalidate::invalidates(&visit.parts.method, response.status()) {
+                    self.changed(visit, response.headers());
+                }
+                visit.passed(response, why)
+            }
+            Err(error) => self.not_served(visit, None, &error.into(), false),
+        }
+    }
+
+    /// An unsafe request has worked: what is kept of its target, and of what its answer points to on the same host, may be
+    /// out of date (RFC 9111 4.4).
+    fn changed(&self, visit: &Visit<'_>, headers: &HeaderMap) {
+        self.invalidate(&visit.key.to_key());
+        invalidate::others(&visit.key, headers, &self.keyer).iter().for_each(|key| self.invalidate(key));
+    }
+
+    fn invalidate(&self, key: &Key) {
+        self.flights.forget(key);
+        self.store.invalidate(key);
+    }
+}

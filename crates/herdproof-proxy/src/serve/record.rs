@@ -1,0 +1,115 @@
+//! What is counted and written down of a request, once: when its answer is over.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{Response, header, request::Parts};
+use http_body::Body as _;
+
+use super::{Core, Proxy, Served};
+use crate::{
+    access::{Outcome, Record},
+    body::{Body, Witness},
+    listener::Client,
+    metrics::Page,
+};
+use herdproof::Tick;
+
+/// Counts and writes a record when the body is over.
+struct Pending {
+    core: Arc<Core>,
+    record: Record,
+}
+
+impl Witness for Pending {
+    fn over(self: Box<Self>, sent: u64, _whole: bool) {
+        let Pending { core, mut record } = *self;
+        record.bytes = sent;
+        record.took = core.env.now() - record.arrived;
+        core.note(record);
+    }
+}
+
+impl Core {
+    /// The answer, which leaves a record: now if all of its body is here, else when that is over.
+    #[inline]
+    pub(super) fn record(
+        self: &Arc<Core>,
+        parts: Parts,
+        client: &Client,
+        arrived: Tick,
+        key: u64,
+        served: Served,
+    ) -> Response<Body> {
+        let Served { mut response, outcome, detail } = served;
+        let first = self.env.now() - arrived;
+        let writes = self.log.is_some();
+        let noted = |name| parts.headers.get(name).filter(|_| writes).cloned();
+        let (referer, agent) = (noted(header::REFERER), noted(header::USER_AGENT));
+        let body = response.body();
+        let here = body.is_here();
+        let record = Record {
+            arrived,
+            client: client.address(),
+            method: parts.method,
+            target: if writes { parts.uri.into_parts().path_and_query } else { None },
+            status: response.status(),
+            bytes: body.size_hint().lower(),
+            outcome,
+            reason: detail,
+            waited: if outcome == Outcome::Joined { first } else { Duration::ZERO },
+            first,
+            took: first,
+            key,
+            referer,
+            agent,
+        };
+        if here {
+            self.note(record);
+        } else {
+            let witness = Box::new(Pending { core: Arc::clone(self), record });
+            response = response.map(|body| body.witnessed(witness));
+        }
+        response
+    }
+
+    fn note(&self, record: Record) {
+        self.metrics.count(&record);
+        if let Some(log) = &self.log {
+            log.write(record);
+        }
+    }
+}
+
+impl Proxy {
+    /// How it is with what is kept, with those who wait, and with the origin, for a page of metrics.
+    pub fn report(&self) -> impl Fn(&mut Page) + Send + Sync + 'static {
+        let core = Arc::clone(&self.0);
+        move |page| {
+            let (store, origin, flights) = (core.store.stats(), core.origin.stats(), core.flights.stats());
+            page.gauge("herdproof_store_objects", "Responses that are kept.", store.entries as f64);
+            page.gauge("herdproof_store_bytes", "What they weigh.", store.weight as f64);
+            page.counter("herdproof_store_evictions_total", "Responses that made room for others.", store.evictions);
+            page.gauge(
+                "herdproof_arriving_bytes",
+                "Bytes of bodies that arrive or are read while they do.",
+                core.afloat.bytes() as f64,
+            );
+            page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
+            page.gauge("herdproof_origin_in_flight", "Requests at the origin.", f64::from(origin.in_flight));
+            page.gauge("herdproof_origin_limit", "How many there may be.", f64::from(origin.limit));
+            page.gauge("herdproof_origin_waiting", "Requests that wait for a seat.", f64::from(origin.waiting));
+            page.gauge("herdproof_origin_connections", "Connections to the origin.", f64::from(origin.connections));
+            page.gauge("herdproof_origin_idle", "Those that nobody uses.", f64::from(origin.idle));
+            page.counter("herdproof_origin_dialled_total", "Connections that were begun.", origin.dialled);
+            page.counter("herdproof_origin_faults_total", "Requests that failed at the origin.", origin.faults);
+            page.counter("herdproof_origin_timeouts_total", "Those that had no answer in time.", origin.timeouts);
+            let refusals = origin.refusals.map(|(why, count)| (why.as_str(), count));
+            page.counters(
+                "herdproof_origin_refusals_total",
+                "Requests that were not let through to the origin, by why.",
+                "why",
+                &refusals,
+            );
+        }
+    }
+}

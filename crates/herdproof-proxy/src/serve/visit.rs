@@ -1,0 +1,144 @@
+//! One request, and what it is answered with.
+
+use std::{sync::Arc, time::Duration};
+
+use herdproof::Tick;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
+
+use super::{Core, NAME, RouteId};
+use crate::{
+    access::Outcome,
+    body::Body,
+    cache_status::{CACHE_STATUS, cache_status},
+    deliver::{self, deliver},
+    fill::{Job, Kind},
+    key::{KeyRef, Scheme},
+    learn::Template,
+    listener::Client,
+    object::Object,
+    origin::{OriginBody, Outgoing},
+    policy::{
+        Class, classify, condition,
+        hop::{self, Forwarder},
+    },
+    store::{Found, Place},
+};
+
+/// A request that may be answered by what others asked for.
+pub(super) struct Visit<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) class: Class,
+    pub(super) key: KeyRef<'a>,
+    pub(super) route: RouteId,
+    pub(super) client: &'a Client,
+    pub(super) arrived: Tick,
+}
+
+/// An answer, and what it is.
+pub(super) struct Served {
+    pub(super) response: Response<Body>,
+    pub(super) outcome: Outcome,
+    /// More of it than the outcome says.
+    pub(super) detail: &'static str,
+}
+
+impl Visit<'_> {
+    /// From what is kept or arriving.
+    #[inline]
+    pub(super) fn deliver(
+        &self,
+        object: &Arc<Object>,
+        outcome: Outcome,
+        detail: &'static str,
+        cache: HeaderValue,
+    ) -> Served {
+        let response = deliver(object, &self.class, &self.parts.headers, self.arrived, cache);
+        Served { response, outcome, detail }
+    }
+
+    /// From what is kept, though it is past its time.
+    pub(super) fn stale(&self, object: &Arc<Object>, why: &'static str) -> Served {
+        self.deliver(object, Outcome::Stale, why, cache_status(Outcome::Stale, why, None, false))
+    }
+
+    /// The origin's own answer to this request.
+    pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
+        let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
+        let mut response = response.map(Body::passed);
+        response.headers_mut().insert(CACHE_STATUS, cache);
+        if self.class.is_head() {
+            response = deliver::head_only(response);
+        }
+        Served { response, outcome: Outcome::Pass, detail: why }
+    }
+
+    /// What the origin is to be asked, for all who want the same.
+    pub(super) fn job(&self, core: &Core, found: &Found, prior: Option<&Arc<Object>>, kind: Kind) -> Job {
+        let mut headers = self.headers();
+        let mut class = self.class;
+        // With one user's cookies it would come back as that user's. Where it varies on them, it is.
+        if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
+            condition::disown(&mut headers);
+            class = classify(&Method::GET, &headers, core.route(self.route));
+        }
+        match prior {
+            Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
+            None => condition::clear(&mut headers),
+        }
+        let key = self.key.to_key();
+        let place = match &found.variant {
+            Some(place) => Place::Variant { key: key.clone(), place: place.clone() },
+            None => Place::Plain(key.clone()),
+        };
+        Job {
+            class,
+            route: self.route,
+            outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
+            headers: self.parts.headers.clone(),
+            key,
+            place,
+            prior: prior.cloned(),
+            template: self.template(core),
+            kind,
+        }
+    }
+
+    /// The head of the request as it goes on to the origin.
+    pub(super) fn headers(&self) -> HeaderMap {
+        let mut headers = self.parts.headers.clone();
+        hop::strip(&mut headers);
+        let (client, authority) = (self.client.address().ip(), self.key.authority());
+        hop::forward(&mut headers, &Forwarder { client, scheme: Scheme::Http, authority, name: NAME });
+        // Who asked in the target may have no `Host`, and the origin is asked in the form that needs one.
+        if let header::Entry::Vacant(host) = headers.entry(header::HOST)
+            && let Ok(authority) = HeaderValue::from_str(authority)
+        {
+            host.insert(authority);
+        }
+        headers
+    }
+
+    /// Path and query, byte for byte.
+    pub(super) fn target(&self) -> Uri {
+        self.parts.uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
+    }
+
+    pub(super) fn template(&self, core: &Core) -> Template {
+        let credentials = self.class.has_cookie() || self.class.has_authorization();
+        core.learned.template(self.key.authority(), self.parts.uri.path(), credentials)
+    }
+}
+
+impl Served {
+    /// A response of our own.
+    pub(super) fn own(
+        outcome: Outcome,
+        detail: &'static str,
+        status: StatusCode,
+        why: &str,
+        after: Option<Duration>,
+    ) -> Served {
+        let cache = cache_status(outcome, detail, None, false);
+        Served { response: deliver::own(status, why, after, cache), outcome, detail }
+    }
+}

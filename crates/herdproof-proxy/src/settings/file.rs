@@ -1,0 +1,433 @@
+//! `herdproof.toml`.
+
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use serde::{Deserialize, Deserializer, de::Visitor};
+use toml::Spanned;
+
+use super::{
+    BadSettings, ClientSettings, LogFormat, LogTo, OriginSettings, Route, Settings, parse_size, parse_time, show_time,
+};
+use crate::policy::{self, Cookies};
+
+const DAY: u64 = 86_400_000;
+const YEAR: u64 = 365 * DAY;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    listen: Option<Address>,
+    admin: Option<MaybeAddress>,
+    admin_anywhere: Option<bool>,
+    drain: Option<Time<0, DAY>>,
+    warm_up: Option<Time<0, DAY>>,
+    origin: Option<Origin>,
+    cache: Option<Cache>,
+    clients: Option<Clients>,
+    log: Option<Log>,
+    default: Option<Rules>,
+    #[serde(default)]
+    route: Vec<Spanned<RouteTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Origin {
+    url: Option<String>,
+    limit: Option<Number<1, 100_000>>,
+    line: Option<Number<0, 10_000_000>>,
+    queue_wait: Option<Time<0, DAY>>,
+    connect_timeout: Option<Time<1, DAY>>,
+    head_timeout: Option<Time<1, DAY>>,
+    body_timeout: Option<Time<1, DAY>>,
+    attempts: Option<Number<1, 10>>,
+    hedge_after: Option<MaybeTime<1, DAY>>,
+    max_idle: Option<Number<0, 100_000>>,
+    max_age: Option<Time<1000, DAY>>,
+    resolve_every: Option<Time<1000, DAY>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cache {
+    memory: Option<Size>,
+    max_object: Option<Size>,
+    in_flight: Option<Size>,
+    max_followers: Option<Number<1, 10_000_000>>,
+    wait: Option<Time<1, DAY>>,
+    failed: Option<Spanned<(Time<0, DAY>, Time<0, DAY>)>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Clients {
+    max_connections: Option<Number<1, 10_000_000>>,
+    per_address: Option<Number<1, 10_000_000>>,
+    head_timeout: Option<Time<100, DAY>>,
+    idle: Option<Time<100, DAY>>,
+    stall: Option<Time<100, DAY>>,
+    least_rate: Option<Size>,
+    max_head: Option<Spanned<Size>>,
+    half_close: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Log {
+    access: Option<String>,
+    format: Option<Format>,
+    hide_query: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Combined,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    ttl: Option<Time<0, YEAR>>,
+    grace: Option<Time<0, YEAR>>,
+    if_error: Option<Time<0, YEAR>>,
+    cookies: Option<CookieWord>,
+    share_set_cookie: Option<bool>,
+    obey_clients: Option<bool>,
+    jitter: Option<Spanned<f64>>,
+    early: Option<Spanned<f64>>,
+}
+
+/// The same, for a part of the paths. (Flattening one into the other would lose the places of mistakes.)
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteTable {
+    prefix: Spanned<String>,
+    share: Option<bool>,
+    ttl: Option<Time<0, YEAR>>,
+    grace: Option<Time<0, YEAR>>,
+    if_error: Option<Time<0, YEAR>>,
+    cookies: Option<CookieWord>,
+    share_set_cookie: Option<bool>,
+    obey_clients: Option<bool>,
+    jitter: Option<Spanned<f64>>,
+    early: Option<Spanned<f64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CookieWord {
+    Respect,
+    Ignore,
+}
+
+impl Settings {
+    /// From the text of a file; what it does not say stays as it is by default.
+    pub fn parse(text: &str) -> Result<Settings, BadSettings> {
+        Settings::parse_file("herdproof.toml", text)
+    }
+
+    /// The same, from a file of this name.
+    pub fn parse_file(name: &str, text: &str) -> Result<Settings, BadSettings> {
+        let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
+        let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
+        file.into_settings().map_err(wrong)
+    }
+}
+
+/// What is wrong in itself although each part of it is right, and where.
+type Wrong = (std::ops::Range<usize>, String);
+
+fn set<T>(setting: &mut T, said: Option<impl Into<T>>) {
+    if let Some(said) = said {
+        *setting = said.into();
+    }
+}
+
+impl File {
+    fn into_settings(self) -> Result<Settings, Wrong> {
+        let mut settings = Settings::default();
+        set(&mut settings.listen, self.listen.map(|address| address.0));
+        set(&mut settings.admin, self.admin.map(|address| address.0));
+        set(&mut settings.admin_anywhere, self.admin_anywhere);
+        set(&mut settings.drain, self.drain);
+        set(&mut settings.warm_up, self.warm_up);
+        if let Some(origin) = self.origin {
+            origin.set(&mut settings.origin);
+        }
+        if let Some(cache) = self.cache {
+            cache.set(&mut settings)?;
+        }
+        if let Some(clients) = self.clients {
+            clients.set(&mut settings.clients)?;
+        }
+        if let Some(Log { access, format, hide_query }) = self.log {
+            settings.log.access = access.map(LogTo::from);
+            set(&mut settings.log.format, format);
+            set(&mut settings.log.hide_query, hide_query);
+        }
+        if let Some(rules) = self.default {
+            rules.set(&mut settings.rules)?;
+        }
+        for route in self.route {
+            let span = route.span();
+            let route = route.into_inner().route(&settings.rules)?;
+            if settings.routes.iter().any(|other| other.prefix == route.prefix) {
+                return Err((span, format!("there is a route for {:?} already", route.prefix)));
+            }
+            settings.routes.push(route);
+        }
+        Ok(settings)
+    }
+}
+
+impl Origin {
+    fn set(self, origin: &mut OriginSettings) {
+        set(&mut origin.url, self.url);
+        set(&mut origin.limit, self.limit);
+        set(&mut origin.line, self.line);
+        set(&mut origin.queue_wait, self.queue_wait);
+        set(&mut origin.connect_timeout, self.connect_timeout);
+        set(&mut origin.head_timeout, self.head_timeout);
+        set(&mut origin.body_timeout, self.body_timeout);
+        set(&mut origin.attempts, self.attempts.map(|attempts| u16::try_from(attempts.0).unwrap_or(u16::MAX)));
+        set(&mut origin.hedge_after, self.hedge_after.map(|time| time.0));
+        set(&mut origin.max_idle, self.max_idle);
+        set(&mut origin.max_age, self.max_age);
+        set(&mut origin.resolve_every, self.resolve_every);
+    }
+}
+
+impl Cache {
+    fn set(self, settings: &mut Settings) -> Result<(), Wrong> {
+        set(&mut settings.memory, self.memory);
+        set(&mut settings.max_object, self.max_object);
+        set(&mut settings.in_flight, self.in_flight);
+        set(&mut settings.max_followers, self.max_followers);
+        set(&mut settings.wait, self.wait);
+        if let Some(failed) = self.failed {
+            let span = failed.span();
+            let (Time(least), Time(most)) = failed.into_inner();
+            if least > most {
+                return Err((span, "the shorter time comes first".into()));
+            }
+            settings.failed = least..most;
+        }
+        Ok(())
+    }
+}
+
+impl Clients {
+    fn set(self, clients: &mut ClientSettings) -> Result<(), Wrong> {
+        set(&mut clients.max_connections, self.max_connections);
+        set(&mut clients.per_address, self.per_address.map(|limit| Some(limit.0)));
+        set(&mut clients.head_timeout, self.head_timeout);
+        set(&mut clients.idle, self.idle);
+        set(&mut clients.stall, self.stall);
+        set(&mut clients.least_rate, self.least_rate);
+        set(&mut clients.half_close, self.half_close);
+        if let Some(size) = self.max_head {
+            let (span, Size(size)) = (size.span(), size.into_inner());
+            let fits = usize::try_from(size).ok().filter(|size| (1 << 10..=1 << 20).contains(size));
+            clients.max_head = fits.ok_or_else(|| (span, "the size is not in the range 1KiB to 1MiB".into()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Rules {
+    fn set(self, rules: &mut policy::Route) -> Result<(), Wrong> {
+        set(&mut rules.ttl, self.ttl.map(|time| Some(time.0)));
+        set(&mut rules.grace, self.grace);
+        set(&mut rules.if_error, self.if_error);
+        set(&mut rules.cookies, self.cookies);
+        set(&mut rules.share_set_cookie, self.share_set_cookie);
+        set(&mut rules.obey_clients, self.obey_clients);
+        set(&mut rules.jitter, self.jitter.map(|jitter| share(&jitter, 0.5)).transpose()?);
+        set(&mut rules.beta, self.early.map(|early| share(&early, 10.0)).transpose()?);
+        Ok(())
+    }
+}
+
+/// A number from nothing to this much.
+fn share(number: &Spanned<f64>, most: f64) -> Result<f64, Wrong> {
+    let value = *number.get_ref();
+    let problem = || (number.span(), format!("{value} is not in the range 0 to {most}"));
+    (0.0..=most).contains(&value).then_some(value).ok_or_else(problem)
+}
+
+impl RouteTable {
+    /// What it does not say is as for every path.
+    fn route(self, all: &policy::Route) -> Result<Route, Wrong> {
+        let (span, prefix) = (self.prefix.span(), self.prefix.into_inner());
+        if !prefix.starts_with('/') {
+            return Err((span, format!("{prefix:?} does not begin with a slash; {:?} would", format!("/{prefix}"))));
+        }
+        if prefix.contains(['?', '#']) {
+            return Err((span, "a prefix is of paths, without what follows a `?`".into()));
+        }
+        let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
+            self;
+        let mut rules = all.clone();
+        Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
+        Ok(Route { prefix, share: share.unwrap_or(true), rules })
+    }
+}
+
+impl From<String> for LogTo {
+    fn from(name: String) -> LogTo {
+        if name == "-" { LogTo::Stdout } else { LogTo::File(name.into()) }
+    }
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> LogFormat {
+        match format {
+            Format::Json => LogFormat::Json,
+            Format::Combined => LogFormat::Combined,
+        }
+    }
+}
+
+impl From<CookieWord> for Cookies {
+    fn from(word: CookieWord) -> Cookies {
+        match word {
+            CookieWord::Respect => Cookies::Respect,
+            CookieWord::Ignore => Cookies::Ignore,
+        }
+    }
+}
+
+/// A time of so many milliseconds at least and at most.
+struct Time<const LEAST: u64, const MOST: u64>(Duration);
+
+/// Such a time, or `"never"`.
+struct MaybeTime<const LEAST: u64, const MOST: u64>(Option<Duration>);
+
+/// A whole number in a range.
+struct Number<const LEAST: u32, const MOST: u32>(u32);
+
+/// A size in bytes.
+struct Size(u64);
+
+struct Address(SocketAddr);
+
+/// An address, or `"off"`.
+struct MaybeAddress(Option<SocketAddr>);
+
+impl<const LEAST: u64, const MOST: u64> From<Time<LEAST, MOST>> for Duration {
+    fn from(time: Time<LEAST, MOST>) -> Duration {
+        time.0
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> From<Number<LEAST, MOST>> for u32 {
+    fn from(number: Number<LEAST, MOST>) -> u32 {
+        number.0
+    }
+}
+
+impl From<Size> for u64 {
+    fn from(size: Size) -> u64 {
+        size.0
+    }
+}
+
+/// A word or a number, made into something or refused with a reason.
+struct Word<F>(&'static str, F);
+
+impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Word<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        (self.1)(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> Time<LEAST, MOST> {
+    fn parse(text: &str) -> Result<Self, String> {
+        let time = parse_time(text).map_err(|error| error.to_string())?;
+        let (least, most) = (Duration::from_millis(LEAST), Duration::from_millis(MOST));
+        let fits = (least..=most).contains(&time);
+        let problem = || format!("{text:?} is not in the range {} to {}", show_time(least), show_time(most));
+        fits.then_some(Time(time)).ok_or_else(problem)
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Time<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("a time such as \"30s\"", Time::parse))
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for MaybeTime<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("a time such as \"30s\", or \"never\"", |text: &str| {
+            if text == "never" {
+                return Ok(MaybeTime(None));
+            }
+            Time::<LEAST, MOST>::parse(text).map(|time| MaybeTime(Some(time.0)))
+        }))
+    }
+}
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Number<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Whole(LEAST, MOST)).map(Number)
+    }
+}
+
+struct Whole(u32, u32);
+
+impl Visitor<'_> for Whole {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {} to {}", self.0, self.1)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u32, E> {
+        let Whole(least, most) = self;
+        let fits = u32::try_from(number).ok().filter(|number| (least..=most).contains(number));
+        fits.ok_or_else(|| E::custom(format!("{number} is not in the range {least} to {most}")))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("a size such as \"256MiB\"", |text: &str| {
+            parse_size(text).map(Size).map_err(|error| error.to_string())
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| address(text).map(Address)))
+    }
+}
+
+impl<'de> Deserialize<'de> for MaybeAddress {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("an address such as \"127.0.0.1:9090\", or \"off\"", |text: &str| {
+            if text == "off" {
+                Ok(MaybeAddress(None))
+            } else {
+                address(text).map(|address| MaybeAddress(Some(address)))
+            }
+        }))
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    super::parse_address(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,198 @@
+use super::*;
+use crate::policy::Cookies;
+
+const ALL: &str = r#"
+listen = "0.0.0.0:80"
+admin = "off"
+admin_anywhere = true
+drain = "5s"
+warm_up = "1m"
+
+[origin]
+url = "http://origin:3000"
+limit = 64
+line = 100
+queue_wait = "1s"
+connect_timeout = "500ms"
+head_timeout = "10s"
+body_timeout = "20s"
+attempts = 1
+hedge_after = "never"
+max_idle = 8
+max_age = "1h"
+resolve_every = "1m"
+
+[cache]
+memory = "1GiB"
+max_object = "1MiB"
+in_flight = "64MiB"
+max_followers = 10
+wait = "3s"
+failed = ["1s", "3s"]
+
+[clients]
+max_connections = 100
+per_address = 10
+head_timeout = "5s"
+idle = "6s"
+stall = "7s"
+least_rate = 100
+max_head = "16KiB"
+half_close = true
+
+[log]
+access = "/var/log/herdproof.log"
+format = "combined"
+hide_query = true
+
+[default]
+jitter = 0.2
+early = 0
+
+[[route]]
+prefix = "/api"
+grace = "1h"
+cookies = "ignore"
+ttl = "10s"
+share = false
+
+[[route]]
+prefix = "/static/"
+share_set_cookie = true
+if_error = "1d"
+obey_clients = false
+"#;
+
+#[test]
+fn everything_that_can_be_said_is_heard() {
+    let settings = Settings::parse(ALL).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let rules = Rules { jitter: 0.2, beta: 0.0, ..Rules::default() };
+    let expected = Settings {
+        listen: ([0; 4], 80).into(),
+        admin: None,
+        admin_anywhere: true,
+        origin: OriginSettings {
+            url: "http://origin:3000".into(),
+            limit: 64,
+            line: 100,
+            queue_wait: secs(1),
+            connect_timeout: Duration::from_millis(500),
+            head_timeout: secs(10),
+            body_timeout: secs(20),
+            attempts: 1,
+            hedge_after: None,
+            max_idle: 8,
+            max_age: secs(3600),
+            resolve_every: secs(60),
+        },
+        memory: 1 << 30,
+        max_object: 1 << 20,
+        in_flight: 64 << 20,
+        max_followers: 10,
+        wait: secs(3),
+        failed: secs(1)..secs(3),
+        rules: rules.clone(),
+        routes: vec![
+            Route {
+                prefix: "/api".into(),
+                share: false,
+                rules: Rules { grace: secs(3600), ttl: Some(secs(10)), cookies: Cookies::Ignore, ..rules.clone() },
+            },
+            Route {
+                prefix: "/static/".into(),
+                share: true,
+                rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: false, ..rules },
+            },
+        ],
+        clients: ClientSettings {
+            max_connections: 100,
+            per_address: Some(10),
+            head_timeout: secs(5),
+            idle: secs(6),
+            stall: secs(7),
+            least_rate: 100,
+            max_head: 16 << 10,
+            half_close: true,
+        },
+        log: LogSettings {
+            access: Some(LogTo::File("/var/log/herdproof.log".into())),
+            format: LogFormat::Combined,
+            hide_query: true,
+        },
+        drain: secs(5),
+        warm_up: secs(60),
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn an_empty_file_changes_nothing() {
+    assert_eq!(Settings::parse("").unwrap(), Settings::default());
+    let headings = "[origin]\n[cache]\n[clients]\n[log]\n[default]\n";
+    assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
+}
+
+#[test]
+fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
+    let mut said = String::new();
+    for text in [
+        "lisen = \"127.0.0.1:80\"",
+        "listen = \"localhost\"",
+        "listen = 8080",
+        "[origin]\nurl = \"http://a\"\nretries = 3",
+        "[origin]\n# a comment\nlimits = 64",
+        "[origin]\nlimit = 0",
+        "[origin]\nlimit = \"many\"",
+        "[origin]\nhead_timeout = 30",
+        "[origin]\nhead_timeout = \"30 parsecs\"",
+        "[origin]\nattempts = 11",
+        "[origin]\nhedge_after = \"2d\"",
+        "[cache]\nmemory = \"256M\"",
+        "[cache]\nfailed = [\"2s\", \"1s\"]",
+        "[clients]\nmax_head = \"2MiB\"",
+        "[log]\nformat = \"jsno\"",
+        "[log]\nformat = \"xml\"",
+        "[default]\njitter = 0.9",
+        "[[route]]\nprefix = \"api\"",
+        "[[route]]\ngrace = \"1h\"",
+        "[[route]]\nprefix = \"/a\"\n[[route]]\nprefix = \"/a\"",
+        "[[route]]\nprefix = \"/a\"\ncookies = \"ignored\"",
+        "[[rout]]\nprefix = \"/a\"",
+        "[origin\nurl = 1",
+        "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",
+    ] {
+        let wrong = Settings::parse(text).expect_err(text);
+        said += &format!("{wrong}\n\n");
+    }
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn the_longest_prefix_counts_and_ends_where_a_segment_does() {
+    let text =
+        ["/", "/api", "/api/users", "/img/"].map(|prefix| format!("[[route]]\nprefix = \"{prefix}\"\n")).concat();
+    let settings = Settings::parse(&text).unwrap();
+    for (path, prefix) in [
+        ("/", "/"),
+        ("/apis", "/"),
+        ("/api", "/api"),
+        ("/api?x=1", "/api"),
+        ("/api/", "/api"),
+        ("/api/user", "/api"),
+        ("/api/users/7", "/api/users"),
+        ("/img", "/"),
+        ("/img/a.png", "/img/"),
+    ] {
+        assert_eq!(settings.route(path).map(|route| &*route.prefix), Some(prefix), "{path}");
+    }
+    assert_eq!(Settings::default().route("/"), None);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_is_a_panic(text in "(listen|admin|\\[origin\\]|\\[\\[route\\]\\]|limit|prefix|=|\"|\n| |/|[0-9]|ü|\\[|\\]){0,12}") {
+        if let Err(wrong) = Settings::parse(&text) {
+            drop(wrong.to_string());
+        }
+    }
+}

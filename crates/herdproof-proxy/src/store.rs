@@ -1,0 +1,192 @@
+//! What is kept: the library's cache, by URL and, where a response varies, by variant.
+//!
+//! A URL whose responses vary has a *signpost* under its key, which says on what; its variants lie under keys of their own,
+//! which hold the number of the signpost. So a URL and all its variants are taken away by taking the signpost away: those who
+//! ask next put up another, and nothing leads to the old variants any more.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::Duration,
+};
+
+use herdproof::{
+    Env,
+    cache::{Cache, Keep, Policy, Stats},
+};
+use http::HeaderMap;
+
+use crate::{
+    key::{AsKey, Key, KeyRef},
+    object::Object,
+    policy::vary::Spec,
+};
+
+/// How many variants a URL may have. Beyond that, requests go by themselves.
+const MOST_VARIANTS: u32 = 64;
+/// How long a signpost stands that nothing has been kept behind.
+const SIGNPOST: Duration = Duration::from_secs(60);
+/// For how long after it can be served an object with a validator is kept: it may spare the origin a body.
+const VALIDATOR: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    env: Env,
+    slots: Cache<Key, Slot>,
+    signposts: AtomicU64,
+    /// How often something was taken away because it had changed.
+    changes: AtomicU64,
+}
+
+#[derive(Clone, Debug)]
+enum Slot {
+    Object(Arc<Object>),
+    Varies(Arc<Signpost>),
+}
+
+/// What the responses of a URL vary on.
+#[derive(Debug)]
+struct Signpost {
+    spec: Spec,
+    number: u64,
+    /// How many variants were kept behind it.
+    variants: AtomicU32,
+}
+
+/// What was found for a request.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) object: Option<Arc<Object>>,
+    /// Under which key its like is loaded and kept, if that is not the URL's.
+    pub(crate) variant: Option<Key>,
+    /// There are as many variants as may be, and this is not one of them.
+    pub(crate) is_one_too_many: bool,
+}
+
+/// The state of a store at some moment, to see whether something has changed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot(u64);
+
+impl Store {
+    /// For so many bytes.
+    pub(crate) fn new(env: &Env, memory: u64) -> Store {
+        let entries = usize::try_from(memory / (8 << 10)).unwrap_or(usize::MAX).clamp(64, 10_000_000);
+        let slots = Cache::builder(env)
+            .weighed(memory, entries, |key: &Key, slot: &Slot| key.weight() as u64 + slot.weight())
+            .policy(Policy::strict(SIGNPOST))
+            .build();
+        Store { env: env.clone(), slots, signposts: AtomicU64::new(0), changes: AtomicU64::new(0) }
+    }
+
+    /// What there is for a request.
+    #[inline]
+    pub(crate) fn find(&self, key: &KeyRef<'_>, headers: &HeaderMap) -> Found {
+        match self.slots.find(key as &dyn AsKey).map(|got| got.value) {
+            None => Found { object: None, variant: None, is_one_too_many: false },
+            Some(Slot::Object(object)) => Found { object: Some(object), variant: None, is_one_too_many: false },
+            Some(Slot::Varies(signpost)) => self.find_variant(key, &signpost, headers),
+        }
+    }
+
+    #[inline(never)]
+    fn find_variant(&self, key: &KeyRef<'_>, signpost: &Signpost, headers: &HeaderMap) -> Found {
+        let place = key.to_variant(signpost.number, &signpost.spec.variant(headers));
+        let object = match self.slots.find(&place as &dyn AsKey).map(|got| got.value) {
+            Some(Slot::Object(object)) => Some(object),
+            Some(Slot::Varies(_)) | None => None,
+        };
+        let is_one_too_many = object.is_none() && signpost.variants.load(Relaxed) >= MOST_VARIANTS;
+        Found { object, variant: Some(place), is_one_too_many }
+    }
+
+    /// Under which key the response to this request is kept, now that it is known to vary on this: behind the signpost that is
+    /// there, or behind a new one.
+    pub(crate) fn place(&self, key: &Key, spec: &Spec, headers: &HeaderMap) -> Key {
+        let signpost = match self.slots.peek(key as &dyn AsKey).map(|got| got.value) {
+            Some(Slot::Varies(signpost)) if signpost.spec == *spec => signpost,
+            _ => {
+                let number = self.signposts.fetch_add(1, Relaxed);
+                let signpost = Arc::new(Signpost { spec: spec.clone(), number, variants: AtomicU32::new(0) });
+                self.slots.set_with(key.clone(), Slot::Varies(Arc::clone(&signpost)), &Keep::ttl(SIGNPOST));
+                signpost
+            }
+        };
+        key.as_key().to_variant(signpost.number, &spec.variant(headers))
+    }
+
+    /// Keeps an object for as long as it can be of use.
+    pub(crate) fn put(&self, place: &Place, object: Arc<Object>, has_validator: bool) {
+        let now = self.env.now();
+        let ttl = object.life.servable_for(now) + if has_validator { VALIDATOR } else { Duration::ZERO };
+        if let Place::Variant { key, .. } = place
+            && let Some(Slot::Varies(signpost)) = self.slots.peek(key as &dyn AsKey).map(|got| got.value)
+        {
+            if self.slots.peek(place.key() as &dyn AsKey).is_none() {
+                signpost.variants.fetch_add(1, Relaxed);
+            }
+            // It stands for as long as there is something behind it.
+            self.slots.set_with(key.clone(), Slot::Varies(signpost), &Keep::ttl(ttl.max(SIGNPOST)));
+        }
+        self.slots.set_with(place.key().clone(), Slot::Object(object), &Keep::ttl(ttl));
+    }
+
+    /// Takes this very object away, if it is there.
+    pub(crate) fn remove(&self, key: &Key, object: &Arc<Object>) {
+        let is_it = |slot: &Slot| matches!(slot, Slot::Object(other) if Arc::ptr_eq(other, object));
+        if self.slots.peek(key as &dyn AsKey).is_some_and(|got| is_it(&got.value)) {
+            self.slots.invalidate(key as &dyn AsKey);
+        }
+    }
+
+    /// Takes away what is kept for a URL, because it has changed.
+    pub(crate) fn invalidate(&self, key: &Key) {
+        self.changes.fetch_add(1, Release);
+        self.slots.invalidate(key as &dyn AsKey);
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.changes.load(Acquire))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.slots.stats()
+    }
+}
+
+/// Where an object is kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// Under its URL.
+    Plain(Key),
+    /// Behind the signpost of its URL.
+    Variant {
+        /// Of the URL.
+        key: Key,
+        /// Its own.
+        place: Key,
+    },
+}
+
+impl Place {
+    /// Under which key.
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Place::Plain(key) => key,
+            Place::Variant { place, .. } => place,
+        }
+    }
+}
+
+impl Slot {
+    fn weight(&self) -> u64 {
+        match self {
+            Slot::Object(object) => object.weight(),
+            Slot::Varies(_) => 256,
+        }
+    }
+}
