@@ -119,14 +119,11 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         problem: bad.to_string(),
         hint: "An origin is an address such as http://127.0.0.1:3000".into(),
     })?;
-    let (metrics, report) = (Arc::clone(proxy.metrics()), proxy.report());
-    let server = listener.serve(&env, move |request, client| {
-        let proxy = proxy.clone();
-        async move { proxy.serve(request, &client).await }
-    });
+    let server = proxy.serve_on(&env, listener);
     let readiness = Readiness::new(&env, &settings);
     let admin = admin.map(|listener| {
-        let told = Admin::new(&env, metrics, readiness.clone()).with(report).with(server.report());
+        let told = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone());
+        let told = told.with(proxy.report()).with(server.report());
         let told = match &log {
             Some(log) => told.with(log.report()),
             None => told,

@@ -44,7 +44,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Notify};
 
 use super::{BadResponse, OriginError, OriginSettings, body::Sending, names::Names, stack::Place};
 
@@ -83,7 +83,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Counts {
+    /// From before it is made to after it is closed.
     open: AtomicU32,
+    /// Told when one is closed.
+    closed: Notify,
     dialling: AtomicU32,
     dialled: AtomicU64,
     failed: AtomicU64,
@@ -127,9 +130,25 @@ struct State {
     closing: bool,
     /// The wait that was too long, which is why it was closed.
     stalled: Option<Duration>,
-    /// The body of the request ended in an error, which is why it was closed.
-    request_failed: bool,
+    /// What the body of the request has come to.
+    request: Progress,
+    /// The head of the answer has come.
+    answered: bool,
     waker: Option<Waker>,
+}
+
+/// How far the body of a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The client is waited for.
+    Client,
+    /// The origin is waited for, to take it.
+    Origin,
+    /// All of it is written.
+    #[default]
+    Over,
+    /// It ended in an error.
+    Failed,
 }
 
 /// A connection in use. Dropping it closes the connection, and only then gives back the seat.
@@ -181,10 +200,7 @@ impl Pool {
     /// A connection that can be used at once: idle, unless it is to be a fresh one, or newly made.
     pub(super) async fn connect(&self, place: Place, fresh: bool) -> Result<Lease, (io::Error, Place)> {
         let shared = &self.0;
-        // At the most there may be, an idle one will do: it has to be one of them, since those in use have a seat each.
-        if (!fresh || shared.counts.open.load(Relaxed) >= shared.most)
-            && let Some(idle) = shared.take_idle()
-        {
+        if !fresh && let Some(idle) = shared.take_idle() {
             return Ok(shared.lease(idle, place, true));
         }
         match shared.dial(fresh).await {
@@ -211,24 +227,46 @@ impl Shared {
     fn take_idle(&self) -> Option<Idle> {
         let now = self.env.coarse();
         loop {
-            // Not dropped, and so closed, while the lock is held.
-            let idle = self.idle.lock().pop()?;
+            let mut all = self.idle.lock();
+            let idle = all.pop()?;
+            // While the lock is held: its task must not find it neither among the idle ones nor in time.
+            idle.link.rest();
+            drop(all);
             if idle.sender.is_ready() && now < idle.link.ends && self.names.has(idle.link.address) {
                 return Some(idle);
             }
         }
     }
 
-    fn put_idle(&self, idle: Idle) {
+    /// Gives it back if it is too old to be used again.
+    fn put_idle(&self, idle: Idle) -> Option<Idle> {
         if self.env.coarse() >= idle.link.ends || self.max_idle == 0 {
-            return;
+            return Some(idle);
         }
-        idle.link.wait_idle();
         let mut all = self.idle.lock();
+        idle.link.wait_idle();
         let oldest = (all.len() >= self.max_idle).then(|| all.remove(0));
         all.push(idle);
         drop(all);
         drop(oldest);
+        None
+    }
+
+    /// Room for one more connection, or one that is idle. Those that are being closed are waited for.
+    ///
+    /// Whoever asks has a seat and no connection. So if there are as many as there may be, one of them is idle or about to be
+    /// closed, and nobody waits for long.
+    async fn room(&self) -> Result<Open, Idle> {
+        loop {
+            let closed = self.counts.closed.notified();
+            if let Some(open) = Open::reserve(&self.counts, self.most) {
+                return Ok(open);
+            }
+            if let Some(idle) = self.take_idle() {
+                return Err(idle);
+            }
+            closed.await;
+        }
     }
 
     fn lease(self: &Arc<Shared>, idle: Idle, place: Place, reused: bool) -> Lease {
@@ -246,12 +284,16 @@ impl Shared {
             if let (false, Some(idle)) = (fresh, self.take_idle()) {
                 return Ok((idle, true));
             }
+            let open = match self.room().await {
+                Ok(open) => open,
+                Err(idle) => return Ok((idle, true)),
+            };
             let dialling = Count::up(&self.counts.dialling);
             let (stream, address) = self.reach(deadline).await?;
             permit.settle(&Verdict::Ok, Span { from: ask.at, to: self.env.now() });
             let crowded = self.counts.dialling.load(Relaxed) > 1;
             drop(dialling);
-            self.start(stream, address, crowded).await.map(|idle| (idle, false))
+            self.start(stream, address, crowded, open).await.map(|idle| (idle, false))
         };
         by(&self.env, Some(deadline), making).await.unwrap_or_else(|| Err(late()))
     }
@@ -280,7 +322,13 @@ impl Shared {
     }
 
     /// The connection's own task.
-    async fn start(self: &Arc<Shared>, stream: TcpStream, address: SocketAddr, crowded: bool) -> io::Result<Idle> {
+    async fn start(
+        self: &Arc<Shared>,
+        stream: TcpStream,
+        address: SocketAddr,
+        crowded: bool,
+        open: Open,
+    ) -> io::Result<Idle> {
         let handshake = self.builder.handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let link = Arc::new(Link {
@@ -291,7 +339,6 @@ impl Shared {
             due: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
         });
-        let open = Open::new(&self.counts);
         let task = drive(Arc::downgrade(self), Arc::clone(&link), connection, open);
         self.env.spawn(task).detach();
         Ok(Idle { link, sender })
@@ -347,12 +394,22 @@ impl Times {
 }
 
 impl Link {
-    /// The origin is waited for, to answer.
-    pub(super) fn wait_for_head(&self) {
-        self.set_due(self.times.head);
+    /// The body of a request has come so far.
+    pub(super) fn sending(&self, progress: Progress) {
+        let mut state = self.state.lock();
+        state.request = progress;
+        if state.answered {
+            // Who reads the answer says who is waited for.
+            return;
+        }
+        match progress {
+            Progress::Client | Progress::Failed => self.rest(),
+            Progress::Origin => self.set_due(self.times.body),
+            Progress::Over => self.set_due(self.times.head),
+        }
     }
 
-    /// The origin is waited for, to send or to take something of a body.
+    /// The origin is waited for, to send something of its body.
     pub(super) fn wait_for_body(&self) {
         self.set_due(self.times.body);
     }
@@ -365,12 +422,6 @@ impl Link {
     /// It is not the origin that is waited for.
     pub(super) fn rest(&self) {
         self.due.store(u64::MAX, Relaxed);
-    }
-
-    /// The body of the request ended in an error.
-    pub(super) fn fail_request(&self) {
-        self.rest();
-        self.state.lock().request_failed = true;
     }
 
     fn set_due(&self, time: Duration) {
@@ -388,16 +439,37 @@ impl Link {
 
     /// Puts a connection that was returned among the idle ones, if nothing is owed over it any more.
     ///
-    /// 1. Whoever returns it says so, then looks whether hyper is ready. 2. Its task lets hyper become ready, then looks whether
-    /// it was returned. Whichever is last sees both.
+    /// Whoever returns it says so, then looks whether hyper is ready. Its task lets hyper become ready, then looks whether it
+    /// was returned. Whichever is last sees both.
     fn hand_over(self: &Arc<Link>, pool: &Weak<Shared>) {
         let ready = |returned: &mut (Sender, Place)| returned.0.is_ready();
         let Some((sender, place)) = self.state.lock().returned.take_if(ready) else { return };
-        if let Some(pool) = pool.upgrade() {
-            pool.put_idle(Idle { link: Arc::clone(self), sender });
+        let idle = Idle { link: Arc::clone(self), sender };
+        let idle = match pool.upgrade() {
+            Some(pool) => pool.put_idle(idle),
+            None => Some(idle),
+        };
+        match idle {
+            // Now whoever is next finds it.
+            None => drop(place),
+            Some(idle) => self.close(idle.sender, Some(place)),
         }
-        // Now whoever is next finds it.
-        drop(place);
+    }
+
+    /// Has its task close it, and give back the seat after that.
+    fn close(&self, sender: Sender, place: Option<Place>) {
+        let mut state = self.state.lock();
+        if state.closing {
+            return;
+        }
+        state.closing = true;
+        state.abandoned = place;
+        let waker = state.waker.take();
+        drop(state);
+        drop(sender);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Whether the wait that is under way has been too long.
@@ -431,18 +503,18 @@ impl Link {
 impl Lease {
     /// Sends a request and waits for the head of its answer; gives the request back if nothing of it was sent.
     pub(super) async fn send(&mut self, mut request: Request<Sending>) -> Result<Response<Incoming>, Unsent> {
+        self.link.state.lock().answered = false;
         request.body_mut().over(&self.link);
-        if request.body().is_nothing() {
-            self.link.wait_for_head();
-        } else {
-            self.link.wait_for_body();
-        }
+        self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
         let sent = match &mut self.sender {
             Some(sender) => sender.try_send_request(request),
             None => std::future::pending().await,
         };
         let outcome = sent.await;
+        let mut state = self.link.state.lock();
+        state.answered = true;
         self.link.rest();
+        drop(state);
         outcome
     }
 
@@ -451,7 +523,7 @@ impl Lease {
         let state = self.link.state.lock();
         if state.stalled.is_some() {
             OriginError::TimedOut
-        } else if state.request_failed {
+        } else if state.request == Progress::Failed {
             OriginError::Request(error)
         } else if error.is_parse() {
             OriginError::BadResponse(BadResponse::Unreadable(error))
@@ -470,18 +542,18 @@ impl Lease {
         self.link.state.lock().stalled
     }
 
-    /// The answer was read to its end.
+    /// The answer was read to its end. If the origin is still owed a part of the request, which it has answered all the same,
+    /// the connection is closed: it would take the next request for that part.
     pub(super) fn give_back(mut self) {
-        if let (Some(sender), Some(place)) = (self.sender.take(), self.place.take()) {
-            // The origin owes nothing; we may still owe it the rest of the request, which it has to take.
-            self.link.wait_for_body();
-            let mut state = self.link.state.lock();
-            if !state.closing {
-                state.returned = Some((sender, place));
-                drop(state);
-                self.link.hand_over(&self.pool);
-            }
+        let mut state = self.link.state.lock();
+        if state.closing || state.request != Progress::Over {
+            return;
         }
+        state.returned = self.sender.take().zip(self.place.take());
+        // From the request being written to hyper being ready is a moment.
+        self.link.wait_for_body();
+        drop(state);
+        self.link.hand_over(&self.pool);
     }
 
     /// Takes the seat, for another connection: this one is closed.
@@ -492,36 +564,27 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(sender) = self.sender.take() else { return };
-        let mut state = self.link.state.lock();
-        let waker = if state.closing {
-            None
-        } else {
-            state.closing = true;
-            state.abandoned = self.place.take();
-            state.waker.take()
-        };
-        drop(state);
-        drop(sender);
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(sender) = self.sender.take() {
+            self.link.close(sender, self.place.take());
         }
     }
 }
 
-/// A connection that is counted as open.
+/// A connection that is counted, or room for one.
 struct Open(Arc<Counts>);
 
 impl Open {
-    fn new(counts: &Arc<Counts>) -> Open {
-        counts.open.fetch_add(1, Relaxed);
-        Open(Arc::clone(counts))
+    fn reserve(counts: &Arc<Counts>, most: u32) -> Option<Open> {
+        let more = |open: u32| (open < most).then_some(open + 1);
+        counts.open.fetch_update(SeqCst, SeqCst, more).ok()?;
+        Some(Open(Arc::clone(counts)))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.0.open.fetch_sub(1, SeqCst);
+        self.0.closed.notify_waiters();
     }
 }
 

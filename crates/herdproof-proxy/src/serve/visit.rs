@@ -20,6 +20,7 @@ use crate::{
     policy::{
         Class, classify, condition,
         hop::{self, Forwarder},
+        vary,
     },
     store::{Found, Place},
 };
@@ -81,6 +82,8 @@ impl Visit<'_> {
             condition::disown(&mut headers);
             class = classify(&Method::GET, &headers, core.route(self.route));
         }
+        // Who takes no encoding must not get what the first of them took.
+        vary::ask_plainly(&mut headers);
         match prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),
