@@ -155,8 +155,7 @@ fn the_reference_names_every_setting_and_says_what_holds_by_default() {
 
 #[test]
 fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
-    let mut said = String::new();
-    for text in [
+    let said = [
         "lisen = \"127.0.0.1:80\"",
         "listen = \"localhost\"",
         "listen = 8080",
@@ -181,11 +180,9 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",
-    ] {
-        let wrong = Settings::parse(text).expect_err(text);
-        said += &format!("{wrong}\n\n");
-    }
-    insta::assert_snapshot!(said);
+    ]
+    .map(|text| Settings::parse(text).expect_err(text).to_string());
+    insta::assert_snapshot!(said.join("\n\n"));
 }
 
 #[test]
