@@ -167,6 +167,9 @@ fn a_line_after_a_long_silence_is_written_without_a_stop() {
         let (tell, told) = mpsc::channel();
         let log = AccessLog::start(&env, None, LogFormat::Combined, false, Box::new(Told(tell)));
         for _ in 0..5 {
+            while !log.is_asleep() {
+                std::thread::yield_now();
+            }
             log.write(record());
             assert!(told.recv_timeout(LONG).is_ok(), "nobody woke the writer");
         }
