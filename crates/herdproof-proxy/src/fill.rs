@@ -113,7 +113,7 @@ pub(crate) struct Own {
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// As they come from the origin.
-    Origin(Response<OriginBody>),
+    Origin(Box<Response<OriginBody>>),
     /// Kept at the same time, for nobody else to see.
     Object(Arc<Object>),
 }
@@ -214,7 +214,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     } else {
         verdict
     };
-    core.learn(&job, &verdict);
+    core.learn(&job, verdict);
     let response = |head, body| Response::from_parts(head, body);
     match verdict {
         Verdict::Failed(_) => {
@@ -224,7 +224,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         }
         Verdict::NotShareable { why, store: false } => {
             core.replaced(&job, why);
-            drop(landing.land(Landed::own(why, Some(Answer::Origin(response(head, body))))));
+            drop(landing.land(Landed::own(why, Some(Answer::Origin(Box::new(response(head, body)))))));
         }
         _ => {
             hop::keep(&mut head.headers, times.wall);
@@ -428,7 +428,7 @@ impl Core {
         let draws = Draws { jitter: self.rng.unit() };
         let stored = (prior.head.status(), &kept);
         let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
-        self.learn(job, &judged.verdict);
+        self.learn(job, judged.verdict);
         let head = Head::new(prior.head.status(), &headers);
         let object = Arc::new(match &prior.content {
             Content::Whole(body) => Object::kept(&head, judged.life, vec![body.clone()]),
@@ -475,12 +475,12 @@ impl Core {
     }
 
     /// Learns who may share what, for those who ask next.
-    pub(crate) fn learn(&self, job: &Job, verdict: &Verdict) {
+    pub(crate) fn learn(&self, job: &Job, verdict: Verdict) {
         self.learn_of(&job.class, job.key.hash(), job.template, verdict);
     }
 
     /// As [`learn`](Core::learn), of a request that went by itself.
-    pub(crate) fn learn_of(&self, class: &Class, key: u64, template: Template, verdict: &Verdict) {
+    pub(crate) fn learn_of(&self, class: &Class, key: u64, template: Template, verdict: Verdict) {
         let key = private_key(class, key);
         match verdict {
             Verdict::Shareable | Verdict::AboardOnly { .. } => {

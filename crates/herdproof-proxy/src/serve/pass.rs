@@ -26,7 +26,7 @@ impl Core {
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // What cannot be seen from a part or a condition is not learned from one.
                 if verdict.why().is_none_or(Reason::is_telling) {
-                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), &verdict);
+                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), verdict);
                 }
                 visit.passed(response, why)
             }
@@ -64,7 +64,9 @@ impl Core {
     /// out of date (RFC 9111 4.4).
     fn changed(&self, visit: &Visit<'_>, headers: &HeaderMap) {
         self.invalidate(&visit.key.to_key());
-        invalidate::others(&visit.key, headers, &self.keyer).iter().for_each(|key| self.invalidate(key));
+        for key in invalidate::others(&visit.key, headers, &self.keyer) {
+            self.invalidate(&key);
+        }
     }
 
     fn invalidate(&self, key: &Key) {
