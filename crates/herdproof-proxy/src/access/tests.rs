@@ -1,3 +1,5 @@
+//! A line holds what happened, whoever sent it, and no request waits for its line.
+
 use std::{
     io::{self, Write},
     sync::{Arc, mpsc},

@@ -1,3 +1,5 @@
+//! Everything can be said, every mistake is shown where it is, and what is not said has a safe value.
+
 use super::*;
 use crate::policy::Cookies;
 
