@@ -14,6 +14,8 @@
 mod miss;
 mod pass;
 mod record;
+#[cfg(all(test, not(herdproof_shuttle)))]
+mod tests;
 mod visit;
 
 use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
