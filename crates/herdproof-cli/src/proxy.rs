@@ -1,8 +1,10 @@
 //! `herdproof proxy`: settings from a file and flags, sockets, signals, and a stop that loses nothing.
 
 use std::{
+    fs,
     future::{Future, poll_fn},
     io,
+    path::Path,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -12,8 +14,8 @@ use std::{
 use herdproof::Env;
 use herdproof_lab::real::FragileOrigin;
 use herdproof_proxy::{
-    Listener, Proxy, Settings,
-    access::AccessLog,
+    Listener, Proxy, Server, Settings,
+    access::{AccessLog, CannotOpen},
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
     settings::{LogFormat, LogTo, show_size, show_time},
@@ -27,10 +29,10 @@ use crate::{
 
 /// For how long the built-in origin's answers may be kept.
 const DEMO_MAX_AGE: Duration = Duration::from_secs(10);
+/// What a log that cannot be written may keep a stop waiting.
+const LAST_LINES: Duration = Duration::from_secs(2);
 /// Standard streams, the runtime's own, the listeners, the log, and what was inherited.
 const SPARE: u64 = 64;
-/// How long the last lines of the access log may take to be written.
-const LAST_LINES: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
     let mut settings = settings(args)?;
@@ -45,18 +47,7 @@ pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
 
 /// What the file says, overridden by what the flags say.
 fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
-    let mut settings = match &args.config {
-        Some(file) => Settings::read(file).map_err(|wrong| {
-            if wrong.is_unreadable() {
-                return Failure::Io { what: "cannot read the settings".into(), error: io::Error::other(wrong) };
-            }
-            Failure::Usage {
-                problem: wrong.to_string(),
-                hint: "Flags override what a file says: `herdproof proxy --help`".into(),
-            }
-        })?,
-        None => Settings::default(),
-    };
+    let mut settings = args.config.as_deref().map_or_else(|| Ok(Settings::default()), read)?;
     let ProxyArgs { origin, listen, admin, admin_anywhere, config: _, limit, memory, max_connections, drain, .. } =
         args;
     set(&mut settings.origin.url, origin);
@@ -86,6 +77,13 @@ fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
+fn read(file: &Path) -> Result<Settings, Failure> {
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).map_err(|error| Failure::Io { what: format!("cannot read {name}"), error })?;
+    Settings::parse_file(&name, &text)
+        .map_err(|wrong| Failure::Usage { problem: wrong.to_string(), hint: "Nothing was started".into() })
+}
+
 fn set<T>(setting: &mut T, said: Option<T>) {
     if let Some(said) = said {
         *setting = said;
@@ -108,53 +106,32 @@ fn make_room(output: &Output, settings: &mut Settings) {
 async fn serve(output: &Output, mut settings: Settings) -> Done {
     let env = Env::system();
     let mut signals = Signals::new().map_err(|error| Failure::Io { what: "cannot hear of signals".into(), error })?;
+    let log = AccessLog::open(&env, &settings.log).map_err(|CannotOpen { path, error }| Failure::Io {
+        what: format!("cannot open the access log {}", path.display()),
+        error,
+    })?;
     let listener = Listener::bind(settings.listen, &settings.clients).map_err(cannot_listen)?;
-    let demo = if settings.origin.url == "demo" {
-        let origin = FragileOrigin::start_cacheable(&env, FragileOrigin::LAW, DEMO_MAX_AGE);
-        let origin = origin.map_err(|error| Failure::Io { what: "cannot start the built-in origin".into(), error })?;
-        settings.origin.url = format!("http://{}", origin.address());
-        Some(origin)
-    } else {
-        None
-    };
-    let log = AccessLog::open(&env, &settings.log)
-        .map_err(|error| Failure::Io { what: "cannot write the access log".into(), error: io::Error::other(error) })?;
-    let admin = match settings.admin {
-        Some(address) => Some(Admin::bind(address, settings.admin_anywhere).map_err(bad_admin)?),
-        None => None,
-    };
+    let admin = settings.admin.map(|address| Admin::bind(address, settings.admin_anywhere)).transpose();
+    let admin = admin.map_err(bad_admin)?;
+    let demo = demo_origin(&env, &mut settings)?;
+
     let proxy = Proxy::new(&env, settings.clone(), log.clone()).map_err(|bad| Failure::Usage {
         problem: bad.to_string(),
-        hint: "an origin is an address such as http://127.0.0.1:3000".into(),
+        hint: "An origin is an address such as http://127.0.0.1:3000".into(),
     })?;
+    let server = proxy.serve_on(&env, listener);
     let readiness = Readiness::new(&env, &settings);
     let admin = admin.map(|listener| {
-        let admin = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone()).with(proxy.report());
-        let admin = match &log {
-            Some(log) => admin.with(log.report()),
-            None => admin,
+        let told = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone());
+        let told = told.with(proxy.report()).with(server.report());
+        let told = match &log {
+            Some(log) => told.with(log.report()),
+            None => told,
         };
-        admin.serve(listener)
+        told.serve(listener)
     });
-    let server = listener.serve(&env, move |request, client| {
-        let proxy = proxy.clone();
-        async move {
-            let request = request.map(|body| client.upload(body));
-            proxy.serve(request, &client).await
-        }
-    });
-    output.say(format_args!(
-        "http://{} -> {}{}, at most {} requests at a time there",
-        server.address(),
-        settings.origin.url,
-        if demo.is_some() { " (a fragile one, to try it with)" } else { "" },
-        settings.origin.limit
-    ));
-    match &admin {
-        Some(admin) => output.say(format_args!("  metrics and readiness on http://{}", admin.address())),
-        None => output.say(format_args!("  no admin listener")),
-    }
-    output.say(format_args!("  {} of memory for responses; ctrl-c stops it", show_size(settings.memory)));
+    say_where(output, &settings, &server, admin.as_ref(), demo.is_some());
+
     loop {
         match signals.next().await {
             Signal::Reopen => log.iter().for_each(AccessLog::reopen),
@@ -162,31 +139,57 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         }
     }
     readiness.stop();
-    let connections = server.connections();
-    output.say(format_args!("stopping: {connections} connections have up to {}", show_time(settings.drain)));
+    let drain = show_time(settings.drain);
+    output.say(format_args!("stopping; {} connections have up to {drain}, ctrl-c ends them now", server.connections()));
     let stopped = unless(server.stop(settings.drain), signals.stop()).await;
-    if let Some(log) = log {
+    if let Some(log) = &log {
         log.close(&env, LAST_LINES).await;
     }
     match stopped {
         Some(Stopped { cut: 0 }) => Ok(Verdict::Fine),
         Some(Stopped { cut }) => {
-            output.note(format_args!("{cut} connections were cut off"));
+            output.note(format_args!("{cut} connections were cut off, as {drain} were over"));
             Ok(Verdict::Found)
         }
         None => Ok(Verdict::Found),
     }
 }
 
-fn bad_admin(error: BadAdmin) -> Failure {
-    match error {
-        BadAdmin::Listen(error) => cannot_listen(error),
-        error @ BadAdmin::Reachable(_) => Failure::Usage { problem: error.to_string(), hint: String::new() },
+fn say_where(output: &Output, settings: &Settings, server: &Server, admin: Option<&Server>, is_demo: bool) {
+    let Settings { origin, memory, .. } = settings;
+    let kind = if is_demo { " (a fragile one, to try it with)" } else { "" };
+    output.say(format_args!("http://{} stands in front of {}{kind}", server.address(), origin.url));
+    let (limit, memory) = (origin.limit, show_size(*memory));
+    output.say(format_args!("at most {limit} requests at a time reach it; {memory} of memory for responses"));
+    if let Some(admin) = admin {
+        output.say(format_args!("metrics and health at http://{}", admin.address()));
     }
 }
 
+/// Starts the built-in origin, if that is the one to stand in front of. Dropping it ends it.
+fn demo_origin(env: &Env, settings: &mut Settings) -> Result<Option<FragileOrigin>, Failure> {
+    if settings.origin.url != "demo" {
+        return Ok(None);
+    }
+    let origin = FragileOrigin::start_cacheable(env, FragileOrigin::LAW, DEMO_MAX_AGE);
+    let origin = origin.map_err(|error| Failure::Io { what: "cannot start the built-in origin".into(), error })?;
+    settings.origin.url = format!("http://{}", origin.address());
+    Ok(Some(origin))
+}
+
 fn cannot_listen(error: CannotListen) -> Failure {
-    Failure::Io { what: "cannot serve".into(), error: io::Error::other(error) }
+    Failure::Io { what: format!("cannot listen on {}", error.address), error: io::Error::other(error.why()) }
+}
+
+fn bad_admin(error: BadAdmin) -> Failure {
+    match error {
+        BadAdmin::Reachable(address) => Failure::Usage {
+            problem: format!("the admin address {address} can be reached by others, and it has no password"),
+            hint: "Keep it on 127.0.0.1, or say that it is meant with --admin-anywhere or `admin_anywhere = true`"
+                .into(),
+        },
+        BadAdmin::Listen(error) => cannot_listen(error),
+    }
 }
 
 enum Signal {

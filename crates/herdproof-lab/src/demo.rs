@@ -1,6 +1,6 @@
 //! The shortest proof: one cold key, a crowd that wants it, an origin that cannot bear crowds.
 //!
-//! The herd is let loose twice, each time on an origin of its own: straight at it, then through an [`Edge`]. Real sockets,
+//! The herd is let loose twice, each time on an origin of its own: straight at it, then through the proxy. Real sockets,
 //! the wall clock, one process.
 
 mod text;
@@ -20,6 +20,8 @@ use crate::{
 const LAW: Slowdown = FragileOrigin::LAW;
 const PATH: &str = "/odds/42";
 const SPREAD: Duration = Duration::from_millis(2);
+/// What the origin says of its answers: for how long they may be kept.
+const KEPT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A herd, to be let loose without and with the library.
@@ -107,7 +109,7 @@ impl Demo {
     async fn herd(self, env: &Env, law: Slowdown, way: Way) -> io::Result<Outcome> {
         let Demo { clients, seed, .. } = self;
         let herd = Herd { clients, path: PATH.into(), spread: SPREAD, seed, patience: PATIENCE };
-        let origin = FragileOrigin::start(env, law)?;
+        let origin = FragileOrigin::start_cacheable(env, law, KEPT)?;
         let answers = match way {
             Way::Without => herd.run(env, origin.address()).await,
             Way::With => {

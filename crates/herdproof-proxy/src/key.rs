@@ -202,60 +202,68 @@ fn without_default_port(scheme: Scheme, authority: &str) -> &str {
     authority.strip_suffix(':').unwrap_or(authority)
 }
 
+/// What a byte is in an authority.
+const OF_A_NAME: u8 = 1;
+/// What a byte is in a target: nothing to think about.
+const PLAIN: u8 = 2;
+
+const BYTES: [u8; 256] = {
+    let mut bytes = [0; 256];
+    let mut byte = 0u8;
+    loop {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            bytes[byte as usize] |= OF_A_NAME;
+        }
+        if !matches!(byte, 0..=b' ' | 0x7f | b'#' | b'%' | b'\\') {
+            bytes[byte as usize] |= PLAIN;
+        }
+        if byte == u8::MAX {
+            break bytes;
+        }
+        byte += 1;
+    }
+};
+
+fn is(class: u8, byte: u8) -> bool {
+    BYTES[usize::from(byte)] & class != 0
+}
+
 fn check_authority(authority: &str) -> Result<(), Ambiguous> {
-    if authority.is_empty() {
+    let bytes = authority.as_bytes();
+    if bytes.is_empty() {
         return Err(Ambiguous::NoHost);
     }
-    let bytes = authority.as_bytes();
-    let (name, port) = match bytes.strip_prefix(b"[") {
+    let (name_fits, port) = match bytes.strip_prefix(b"[") {
         Some(rest) => {
             let end = rest.iter().position(|&byte| byte == b']').ok_or(Ambiguous::BadHost)?;
-            let is_address = !rest[..end].is_empty()
-                && rest[..end].iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
-            if !is_address {
-                return Err(Ambiguous::BadHost);
-            }
-            (&rest[..end], &rest[end + 1..])
+            let is_part = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+            (end > 0 && rest[..end].iter().all(is_part), &rest[end + 1..])
         }
-        None => bytes.split_at(bytes.iter().position(|&byte| byte == b':').unwrap_or(bytes.len())),
+        None => {
+            let end = bytes.iter().position(|&byte| !is(OF_A_NAME, byte)).unwrap_or(bytes.len());
+            (end > 0, &bytes[end..])
+        }
     };
     let port_fits = match port.split_first() {
         None => true,
         Some((b':', digits)) => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
         Some(_) => false,
     };
-    let is_name =
-        bytes.starts_with(b"[") || name.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
-    if is_name && port_fits && !name.is_empty() && bytes.len() <= LONGEST_AUTHORITY {
-        Ok(())
-    } else {
-        Err(Ambiguous::BadHost)
-    }
+    if name_fits && port_fits && bytes.len() <= LONGEST_AUTHORITY { Ok(()) } else { Err(Ambiguous::BadHost) }
 }
 
-/// No servers agree on what these mean in a path. In a query they mean themselves.
 fn check_target(target: &str) -> Result<(), Ambiguous> {
     let bytes = target.as_bytes();
-    if bytes.first() != Some(&b'/') {
-        return Err(Ambiguous::BadTarget);
-    }
-    let mut in_path = true;
-    for (at, &byte) in bytes.iter().enumerate() {
-        let bad = match byte {
-            0..=b' ' | 0x7f | b'#' => true,
-            b'?' => {
-                in_path = false;
-                false
-            }
-            b'\\' => in_path,
-            b'%' => in_path && bytes[at + 1..].starts_with(b"00"),
-            _ => false,
-        };
-        if bad {
-            return Err(Ambiguous::BadTarget);
-        }
-    }
-    Ok(())
+    let is_plain = bytes.iter().all(|&byte| is(PLAIN, byte));
+    if bytes.first() == Some(&b'/') && (is_plain || reads_one_way(bytes)) { Ok(()) } else { Err(Ambiguous::BadTarget) }
+}
+
+/// No two servers agree on what these mean in a path. In a query a backslash and an encoded zero mean themselves.
+fn reads_one_way(target: &[u8]) -> bool {
+    let query = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
+    let nowhere = |byte: &u8| matches!(byte, 0..=b' ' | 0x7f | b'#');
+    let path = &target[..query];
+    !target.iter().any(nowhere) && !path.contains(&b'\\') && !path.windows(3).any(|three| three == b"%00")
 }
 
 impl KeyRef<'_> {
@@ -315,7 +323,7 @@ impl KeyRef<'_> {
         self.hash == other.hash
             && self.scheme == other.scheme
             && self.target == other.target
-            && self.authority.eq_ignore_ascii_case(other.authority)
+            && (self.authority == other.authority || self.authority.eq_ignore_ascii_case(other.authority))
     }
 }
 

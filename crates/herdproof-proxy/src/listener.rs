@@ -373,20 +373,26 @@ async fn unless<F: Future>(stop: &mut oneshot::Receiver<()>, future: F) -> Optio
     .await
 }
 
-impl fmt::Display for CannotListen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl CannotListen {
+    /// What is the matter, and what could be done about it.
+    pub fn why(&self) -> String {
         let CannotListen { address, error } = self;
-        write!(f, "cannot listen on {address}: ")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => {
-                write!(f, "another program has port {0}; `ss -ltnp 'sport = :{0}'` shows which", address.port())
+                format!("another program has port {0}; `ss -ltnp 'sport = :{0}'` shows which", address.port())
             }
             io::ErrorKind::PermissionDenied if address.port() < 1024 => {
-                f.write_str("ports below 1024 need a right that this process does not have; choose another")
+                "ports below 1024 need a right that this process does not have; choose another".into()
             }
-            io::ErrorKind::AddrNotAvailable => f.write_str("this machine does not have that address"),
-            _ => error.fmt(f),
+            io::ErrorKind::AddrNotAvailable => "this machine does not have that address".into(),
+            _ => error.to_string(),
         }
+    }
+}
+
+impl fmt::Display for CannotListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}: {}", self.address, self.why())
     }
 }
 

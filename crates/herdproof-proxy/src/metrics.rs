@@ -84,6 +84,11 @@ struct Reasons([OnceLock<(Outcome, &'static str)>; REASONS], [AtomicU64; REASONS
 pub struct Waiting<'a>(&'a Metrics);
 
 impl Metrics {
+    /// Nothing was counted yet.
+    pub fn new() -> Metrics {
+        Metrics::default()
+    }
+
     /// Counts a request that is over.
     #[inline]
     pub fn count(&self, record: &Record) {

@@ -31,7 +31,6 @@ use herdproof::{
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
-use http_body_util::BodyExt;
 use parking_lot::Mutex;
 
 pub use self::body::{BodyError, OriginBody};
@@ -188,13 +187,7 @@ impl Origin {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let inner = &*self.0;
-        let mut request = request.map(|body| {
-            if body.is_end_stream() {
-                Sending::Nothing
-            } else {
-                Sending::Streamed { body: body.map_err(Into::into).boxed_unsync(), link: None }
-            }
-        });
+        let mut request = request.map(Sending::new);
         *request.version_mut() = Version::HTTP_11;
         // There whenever no attempt has it: an attempt that was not sent puts it back.
         let unsent = Mutex::new(Some(request));

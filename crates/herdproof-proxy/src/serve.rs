@@ -38,7 +38,7 @@ use crate::{
     fill::{Failure, Job, Kind, Landed, fill},
     key::{AsKey, Key, Keyer, Scheme},
     learn::{Private, Routes},
-    listener::Client,
+    listener::{Client, Listener, Server},
     log::Afloat,
     metrics::Metrics,
     object::Object,
@@ -118,6 +118,15 @@ impl Proxy {
     /// What is counted.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    /// Serves whoever comes to this listener.
+    pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
+        let proxy = self.clone();
+        listener.serve(env, move |request, client| {
+            let proxy = proxy.clone();
+            async move { proxy.serve(request.map(|body| client.upload(body)), &client).await }
+        })
     }
 
     /// The answer to a request. There always is one; what goes wrong is said in it.

@@ -2,7 +2,7 @@
 //!
 //! A shield that has to be tuned before it protects does not protect: every setting has a default that keeps herds away,
 //! and the origin's address is the only thing that has to be said. [`Settings`] is plain data; a `herdproof.toml`
-//! [becomes](Settings::read) one, and the command line's flags override what the file says.
+//! [becomes](Settings::parse) one, and the command line's flags override what the file says.
 //!
 //! ```
 //! use herdproof_proxy::Settings;

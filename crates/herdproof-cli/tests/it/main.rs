@@ -4,5 +4,6 @@ mod cli;
 mod demo;
 mod lab;
 mod manual;
+mod proxy;
 mod reference;
 mod run;

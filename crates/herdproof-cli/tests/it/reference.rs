@@ -32,7 +32,7 @@ fn check(name: &str, text: &str) {
 fn the_command_line_reference_is_what_help_says() {
     let mut text = String::from("# The command line\n\nWhat `--help` says, generated.\n");
     let commands: &[&[&str]] =
-        &[&[], &["demo"], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
+        &[&[], &["demo"], &["proxy"], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
     for command in commands {
         let help = printed(&[command, &["--help"][..]].concat());
         let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();

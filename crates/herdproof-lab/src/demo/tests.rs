@@ -41,7 +41,7 @@ fn a_herd_of_one_is_spared_nothing_and_that_is_no_failure() {
 #[test]
 fn followers_get_the_leaders_bytes_and_other_paths_their_own() {
     on_sockets(|env| async move {
-        let origin = FragileOrigin::start(&env, QUICK).unwrap();
+        let origin = FragileOrigin::start_cacheable(&env, QUICK, KEPT).unwrap();
         let edge = Edge::start(&env, origin.address()).unwrap();
         for path in ["/a", "/b"] {
             let answers = herd(10, path).run(&env, edge.address()).await;
@@ -55,7 +55,7 @@ fn followers_get_the_leaders_bytes_and_other_paths_their_own() {
 #[test]
 fn an_origin_that_is_gone_is_an_error_for_everybody_and_nobody_hangs() {
     on_sockets(|env| async move {
-        let origin = FragileOrigin::start(&env, QUICK).unwrap();
+        let origin = FragileOrigin::start_cacheable(&env, QUICK, KEPT).unwrap();
         let address = origin.address();
         origin.close().await;
         let edge = Edge::start(&env, address).unwrap();

@@ -244,7 +244,7 @@ fn a_file_that_cannot_be_opened_is_an_error_at_once() {
         let settings =
             LogSettings { access: Some(LogTo::File("/nowhere/access.log".into())), ..LogSettings::default() };
         let error = AccessLog::open(&env, &settings).unwrap_err();
-        assert!(error.to_string().starts_with("cannot write the access log /nowhere/access.log: "), "{error}");
+        assert!(error.to_string().starts_with("cannot open the access log /nowhere/access.log: "), "{error}");
         assert!(AccessLog::open(&env, &LogSettings::default()).unwrap().is_none());
     });
 }

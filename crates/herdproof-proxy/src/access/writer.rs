@@ -280,7 +280,7 @@ fn stdout() -> io::Result<File> {
 
 impl fmt::Display for CannotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write the access log {}: {}", self.path.display(), self.error)
+        write!(f, "cannot open the access log {}: {}", self.path.display(), self.error)
     }
 }
 

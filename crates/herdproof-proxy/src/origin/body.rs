@@ -11,28 +11,44 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
-use super::pool::{Lease, Link};
+use super::pool::{Lease, Link, Progress};
 
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// The body of a request, as it is sent.
 pub(super) enum Sending {
     Nothing,
-    Streamed {
-        body: UnsyncBoxBody<Bytes, Cause>,
-        /// The connection that it is sent over.
-        link: Option<Arc<Link>>,
-    },
+    Streamed(Streamed),
+}
+
+/// A body that is still being read from somewhere.
+pub(super) struct Streamed {
+    body: UnsyncBoxBody<Bytes, Cause>,
+    /// The connection that it is sent over.
+    link: Option<Arc<Link>>,
+    failed: bool,
 }
 
 impl Sending {
+    pub(super) fn new<B>(body: B) -> Sending
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Cause>,
+    {
+        if body.is_end_stream() {
+            return Sending::Nothing;
+        }
+        let body = body.map_err(Into::into).boxed_unsync();
+        Sending::Streamed(Streamed { body, link: None, failed: false })
+    }
+
     /// Says which connection it is sent over.
     pub(super) fn over(&mut self, on: &Arc<Link>) {
-        if let Sending::Streamed { link, .. } = self {
-            *link = Some(Arc::clone(on));
+        if let Sending::Streamed(streamed) = self {
+            streamed.link = Some(Arc::clone(on));
         }
     }
 
@@ -47,18 +63,16 @@ impl Body for Sending {
     type Error = Cause;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
-        let Sending::Streamed { body, link } = &mut *self else { return Poll::Ready(None) };
-        let frame = Pin::new(body).poll_frame(cx);
-        if let Some(link) = link {
-            match &frame {
-                // For the client.
-                Poll::Pending => link.rest(),
-                // For the origin to take it.
-                Poll::Ready(Some(Ok(_))) => link.wait_for_body(),
-                // For its answer.
-                Poll::Ready(None) => link.wait_for_head(),
-                Poll::Ready(Some(Err(_))) => link.fail_request(),
-            }
+        let Sending::Streamed(streamed) = &mut *self else { return Poll::Ready(None) };
+        let frame = Pin::new(&mut streamed.body).poll_frame(cx);
+        streamed.failed = matches!(frame, Poll::Ready(Some(Err(_))));
+        if let Some(link) = &streamed.link {
+            link.sending(match &frame {
+                Poll::Pending => Progress::Client,
+                Poll::Ready(Some(Ok(_))) => Progress::Origin,
+                Poll::Ready(None) => Progress::Over,
+                Poll::Ready(Some(Err(_))) => Progress::Failed,
+            });
         }
         frame
     }
@@ -66,14 +80,24 @@ impl Body for Sending {
     fn is_end_stream(&self) -> bool {
         match self {
             Sending::Nothing => true,
-            Sending::Streamed { body, .. } => body.is_end_stream(),
+            Sending::Streamed(streamed) => streamed.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Sending::Nothing => SizeHint::with_exact(0),
-            Sending::Streamed { body, .. } => body.size_hint(),
+            Sending::Streamed(streamed) => streamed.body.size_hint(),
+        }
+    }
+}
+
+/// hyper lets go of a body when all of it is written, without asking for its end if it knows how long it is; and when the
+/// connection is closed, when it no longer matters.
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        if let (Some(link), false) = (&self.link, self.failed) {
+            link.sending(Progress::Over);
         }
     }
 }

@@ -130,3 +130,47 @@ fn pause(found: bool, every: Duration, rng: &Rng) -> Duration {
     let about = if found { every } else { AGAIN.min(every) };
     rng.between(about - about / 4, about.saturating_add(about / 4))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 80))
+    }
+
+    #[test]
+    fn each_address_has_its_turn_and_those_that_failed_are_the_last() {
+        let found = Found { addresses: (1..=3).map(address).collect(), failed: vec![address(2)], error: None };
+        let order = |turn| found.in_order(turn).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>();
+        assert_eq!(order(0), ["10.0.0.1", "10.0.0.3", "10.0.0.2"]);
+        assert_eq!(order(1), ["10.0.0.3", "10.0.0.1", "10.0.0.2"]);
+        assert_eq!(order(2), ["10.0.0.3", "10.0.0.1", "10.0.0.2"]);
+        assert_eq!(order(usize::MAX).len(), 3);
+        assert_eq!(Found::default().in_order(7), []);
+    }
+
+    #[test]
+    fn a_look_up_that_fails_leaves_what_was_known() {
+        let names = Names::new(&Env::system(), "10.0.0.1", 80, Duration::from_secs(30));
+        names.0.learn(Err(io::Error::other("no answer")));
+        assert!(names.has(address(1)));
+        names.0.learn(Ok(vec![address(2), address(3)]));
+        names.failed(address(2));
+        assert!(!names.has(address(1)) && names.0.found.read().failed.contains(&address(2)));
+        names.0.learn(Ok(vec![address(2), address(3)]));
+        assert!(names.0.found.read().failed.is_empty(), "and is tried anew after each");
+        names.0.learn(Ok(Vec::new()));
+        assert!(names.has(address(2)));
+    }
+
+    #[test]
+    fn a_fleet_does_not_look_up_in_step() {
+        let env = Env::system();
+        let (rng, every) = (env.rng("test"), Duration::from_secs(30));
+        let pauses: Vec<_> = (0..100).map(|_| pause(true, every, &rng)).collect();
+        assert!(pauses.iter().all(|pause| (every * 3 / 4..=every * 5 / 4).contains(pause)));
+        assert!(pauses.iter().max() > pauses.iter().min());
+        assert!(pause(false, every, &rng) <= AGAIN * 5 / 4);
+    }
+}

@@ -127,9 +127,25 @@ struct State {
     closing: bool,
     /// The wait that was too long, which is why it was closed.
     stalled: Option<Duration>,
-    /// The body of the request ended in an error, which is why it was closed.
-    request_failed: bool,
+    /// What the body of the request has come to.
+    request: Progress,
+    /// The head of the answer has come.
+    answered: bool,
     waker: Option<Waker>,
+}
+
+/// How far the body of a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The client is waited for.
+    Client,
+    /// The origin is waited for, to take it.
+    Origin,
+    /// All of it is written.
+    #[default]
+    Over,
+    /// It ended in an error.
+    Failed,
 }
 
 /// A connection in use. Dropping it closes the connection, and only then gives back the seat.
@@ -347,12 +363,22 @@ impl Times {
 }
 
 impl Link {
-    /// The origin is waited for, to answer.
-    pub(super) fn wait_for_head(&self) {
-        self.set_due(self.times.head);
+    /// The body of a request has come so far.
+    pub(super) fn sending(&self, progress: Progress) {
+        let mut state = self.state.lock();
+        state.request = progress;
+        if state.answered {
+            // Who reads the answer says who is waited for.
+            return;
+        }
+        match progress {
+            Progress::Client | Progress::Failed => self.rest(),
+            Progress::Origin => self.set_due(self.times.body),
+            Progress::Over => self.set_due(self.times.head),
+        }
     }
 
-    /// The origin is waited for, to send or to take something of a body.
+    /// The origin is waited for, to send something of its body.
     pub(super) fn wait_for_body(&self) {
         self.set_due(self.times.body);
     }
@@ -365,12 +391,6 @@ impl Link {
     /// It is not the origin that is waited for.
     pub(super) fn rest(&self) {
         self.due.store(u64::MAX, Relaxed);
-    }
-
-    /// The body of the request ended in an error.
-    pub(super) fn fail_request(&self) {
-        self.rest();
-        self.state.lock().request_failed = true;
     }
 
     fn set_due(&self, time: Duration) {
@@ -431,18 +451,18 @@ impl Link {
 impl Lease {
     /// Sends a request and waits for the head of its answer; gives the request back if nothing of it was sent.
     pub(super) async fn send(&mut self, mut request: Request<Sending>) -> Result<Response<Incoming>, Unsent> {
+        self.link.state.lock().answered = false;
         request.body_mut().over(&self.link);
-        if request.body().is_nothing() {
-            self.link.wait_for_head();
-        } else {
-            self.link.wait_for_body();
-        }
+        self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
         let sent = match &mut self.sender {
             Some(sender) => sender.try_send_request(request),
             None => std::future::pending().await,
         };
         let outcome = sent.await;
+        let mut state = self.link.state.lock();
+        state.answered = true;
         self.link.rest();
+        drop(state);
         outcome
     }
 
@@ -451,7 +471,7 @@ impl Lease {
         let state = self.link.state.lock();
         if state.stalled.is_some() {
             OriginError::TimedOut
-        } else if state.request_failed {
+        } else if state.request == Progress::Failed {
             OriginError::Request(error)
         } else if error.is_parse() {
             OriginError::BadResponse(BadResponse::Unreadable(error))
@@ -470,18 +490,18 @@ impl Lease {
         self.link.state.lock().stalled
     }
 
-    /// The answer was read to its end.
+    /// The answer was read to its end. If the origin is still owed a part of the request, which it has answered all the same,
+    /// the connection is closed: it would take the next request for that part.
     pub(super) fn give_back(mut self) {
-        if let (Some(sender), Some(place)) = (self.sender.take(), self.place.take()) {
-            // The origin owes nothing; we may still owe it the rest of the request, which it has to take.
-            self.link.wait_for_body();
-            let mut state = self.link.state.lock();
-            if !state.closing {
-                state.returned = Some((sender, place));
-                drop(state);
-                self.link.hand_over(&self.pool);
-            }
+        let mut state = self.link.state.lock();
+        if state.closing || state.request != Progress::Over {
+            return;
         }
+        state.returned = self.sender.take().zip(self.place.take());
+        // From the request being written to hyper being ready is a moment.
+        self.link.wait_for_body();
+        drop(state);
+        self.link.hand_over(&self.pool);
     }
 
     /// Takes the seat, for another connection: this one is closed.

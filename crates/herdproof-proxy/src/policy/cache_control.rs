@@ -219,25 +219,28 @@ impl Directives {
 
 impl RequestDirectives {
     /// Those of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
-    #[inline]
     pub fn read(headers: &HeaderMap) -> RequestDirectives {
         let mut asked = RequestDirectives::default();
-        let mut lines = headers.get_all(header::CACHE_CONTROL).into_iter().peekable();
-        if lines.peek().is_none() {
-            if headers
-                .get_all(header::PRAGMA)
-                .into_iter()
-                .flat_map(|line| Elements::of(line.as_bytes()))
-                .any(is_no_cache)
-            {
-                asked.flags |= NO_CACHE;
-            }
-            return asked;
-        }
-        for element in lines.flat_map(|line| Elements::of(line.as_bytes())) {
-            asked.note(&Directive::of(element));
+        if headers.contains_key(header::CACHE_CONTROL) {
+            headers.get_all(header::CACHE_CONTROL).into_iter().for_each(|line| asked.note_line(line.as_bytes()));
+        } else {
+            headers.get_all(header::PRAGMA).into_iter().for_each(|line| asked.note_pragma(line.as_bytes()));
         }
         asked
+    }
+
+    /// Takes note of a line of `Cache-Control`.
+    pub(super) fn note_line(&mut self, line: &[u8]) {
+        for element in Elements::of(line) {
+            self.note(&Directive::of(element));
+        }
+    }
+
+    /// Takes note of a line of `Pragma`.
+    pub(super) fn note_pragma(&mut self, line: &[u8]) {
+        if Elements::of(line).any(is_no_cache) {
+            self.flags |= NO_CACHE;
+        }
     }
 
     /// Of two that contradict each other the stricter counts, and what cannot be read is passed over: none of this is a matter
@@ -466,6 +469,7 @@ mod tests {
         let broken = response(&["public, max-age=60, s-maxage=60, stale-while-revalidate=60, x=\"y"]);
         assert!(!broken.public() && !broken.shared_age());
         assert_eq!((broken.max_age, broken.s_maxage, broken.while_revalidate), (Some(0), Some(0), None));
+        assert_eq!(response(&["stale-if-error=60, x=\"y"]).if_error, None);
     }
 
     #[test]

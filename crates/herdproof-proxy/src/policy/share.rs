@@ -25,7 +25,7 @@
 
 use std::fmt;
 
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode};
 
 use super::{
     Cookies, Route,
@@ -289,51 +289,44 @@ impl Verdict {
 
 /// What a request is. To be asked before anything is taken off its head: `Connection: authorization` is not to hide the
 /// credentials from us.
-#[inline]
 pub fn classify(method: &Method, headers: &HeaderMap, route: &Route) -> Class {
-    let asked = if route.obey_clients { RequestDirectives::read(headers) } else { RequestDirectives::default() };
     let mut bits = if *method == Method::HEAD { HEAD } else { 0 };
-    for (name, bit) in [
-        (header::AUTHORIZATION, AUTHORIZATION),
-        (header::COOKIE, COOKIE),
-        (header::RANGE, RANGE),
-        (header::IF_NONE_MATCH, CONDITIONAL),
-        (header::IF_MODIFIED_SINCE, CONDITIONAL),
-    ] {
-        bits |= if headers.contains_key(name) { bit } else { 0 };
+    let mut why = if *method == Method::GET || *method == Method::HEAD { None } else { Some(Pass::Method) };
+    let mut asked = RequestDirectives::default();
+    let mut pragma = RequestDirectives::default();
+    let mut has_cache_control = false;
+    // Once through, because each look-up by name costs as much as going through a few.
+    for (name, value) in headers {
+        match name.as_str() {
+            "authorization" => bits |= AUTHORIZATION,
+            "cookie" => bits |= COOKIE,
+            "range" => bits |= RANGE,
+            "if-none-match" | "if-modified-since" => bits |= CONDITIONAL,
+            "if-match" | "if-unmodified-since" => why = why.or(Some(Pass::Precondition)),
+            "transfer-encoding" => why = why.or(Some(Pass::Body)),
+            "content-length" if value != "0" => why = why.or(Some(Pass::Body)),
+            // `h2c` is an offer that we decline for the origin: it is about this connection, and goes no further.
+            "upgrade" if !value.as_bytes().eq_ignore_ascii_case(b"h2c") => why = why.or(Some(Pass::Upgrade)),
+            "cache-control" => {
+                has_cache_control = true;
+                asked.note_line(value.as_bytes());
+            }
+            "pragma" => pragma.note_pragma(value.as_bytes()),
+            _ => {}
+        }
     }
-    let way = match pass(method, headers, &asked) {
+    let asked = match (route.obey_clients, has_cache_control) {
+        (true, true) => asked,
+        (true, false) => pragma,
+        (false, _) => RequestDirectives::default(),
+    };
+    let why = why.or(if asked.no_store() { Some(Pass::NoStore) } else { None });
+    let way = match why {
         Some(why) => Way::Pass(why),
         None if bits & AUTHORIZATION != 0 => Way::Alone,
         None => Way::Share,
     };
     Class { way, bits, asked }
-}
-
-fn pass(method: &Method, headers: &HeaderMap, asked: &RequestDirectives) -> Option<Pass> {
-    if *method != Method::GET && *method != Method::HEAD {
-        Some(Pass::Method)
-    } else if has_body(headers) {
-        Some(Pass::Body)
-    } else if upgrades(headers) {
-        Some(Pass::Upgrade)
-    } else if headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_UNMODIFIED_SINCE) {
-        Some(Pass::Precondition)
-    } else if asked.no_store() {
-        Some(Pass::NoStore)
-    } else {
-        None
-    }
-}
-
-/// `h2c` is an offer that we decline for the origin: it is about this connection, and goes no further.
-fn upgrades(headers: &HeaderMap) -> bool {
-    headers.get_all(header::UPGRADE).into_iter().any(|protocol| !protocol.as_bytes().eq_ignore_ascii_case(b"h2c"))
-}
-
-fn has_body(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TRANSFER_ENCODING)
-        || headers.get_all(header::CONTENT_LENGTH).into_iter().any(|length| length.as_bytes() != b"0")
 }
 
 /// A response's terms, its times, and who may have it.

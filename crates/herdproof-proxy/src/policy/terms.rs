@@ -104,3 +104,48 @@ impl Terms {
 fn since(later: i64, earlier: i64) -> Duration {
     Duration::from_secs(u64::try_from(later.saturating_sub(earlier)).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    const WALL: u64 = 1_800_000_000;
+
+    fn terms(status: u16, fields: &[(&'static str, String)]) -> Terms {
+        let headers = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        Terms::read(StatusCode::from_u16(status).unwrap(), &headers.collect())
+    }
+
+    fn date(ago: u64) -> String {
+        httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(WALL - ago))
+    }
+
+    fn guessed(status: u16, unchanged: u64) -> Duration {
+        let terms = terms(status, &[("date", date(0)), ("last-modified", date(unchanged))]);
+        terms.heuristic(UNIX_EPOCH + Duration::from_secs(WALL + 1_000_000))
+    }
+
+    #[test]
+    fn a_guess_is_a_tenth_and_never_more_than_a_day() {
+        assert_eq!(guessed(200, 55), Duration::from_millis(5_500));
+        assert_eq!(guessed(200, 9 * 86_400), Duration::from_secs(9 * 8_640));
+        assert_eq!(guessed(200, 1_000 * 86_400), HEURISTIC_MOST);
+        assert_eq!(guessed(403, 1_000), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_was_changed_after_it_was_sent_is_not_guessed_at() {
+        let terms = terms(200, &[("date", date(100)), ("last-modified", date(0))]);
+        assert_eq!(terms.heuristic(UNIX_EPOCH + Duration::from_secs(WALL)), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_a_date_the_time_it_came_counts() {
+        let wall = UNIX_EPOCH + Duration::from_secs(WALL - 50);
+        for bad in ["yesterday", ""] {
+            let terms = terms(200, &[("date", bad.to_owned()), ("expires", date(20))]);
+            assert_eq!(terms.explicit(wall), Some(Duration::from_secs(30)));
+        }
+    }
+}

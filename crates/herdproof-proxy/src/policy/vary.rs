@@ -22,7 +22,7 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::fields::{Elements, list};
 
@@ -171,11 +171,12 @@ impl Encodings {
                     Some(at) => (element[..at].trim_ascii(), &element[at + 1..]),
                     None => (element, &b""[..]),
                 };
-                let wanted = !is_zero(weight);
+                let wanted = weight.is_empty() || !is_zero(weight);
                 let bit = match name {
-                    name if name.eq_ignore_ascii_case(b"br") => BR,
-                    name if name.eq_ignore_ascii_case(b"zstd") => ZSTD,
-                    name if name.eq_ignore_ascii_case(b"gzip") || name.eq_ignore_ascii_case(b"x-gzip") => GZIP,
+                    [b'b' | b'B', b'r' | b'R'] => BR,
+                    [b'z' | b'Z', ..] if name.eq_ignore_ascii_case(b"zstd") => ZSTD,
+                    [b'g' | b'G', ..] if name.eq_ignore_ascii_case(b"gzip") => GZIP,
+                    [b'x' | b'X', ..] if name.eq_ignore_ascii_case(b"x-gzip") => GZIP,
                     b"*" => {
                         others = wanted;
                         continue;
@@ -203,6 +204,14 @@ impl Encodings {
     }
 }
 
+/// Makes a request that is made for many ask in that form, so that the answer to one fits all who count as the same. Else a client
+/// that takes `deflate`, which is none of these, would have it sent to one that takes nothing.
+pub fn ask_plainly(request: &mut HeaderMap) {
+    let said = Encodings::read(request).as_str();
+    let said = HeaderValue::from_static(if said.is_empty() { "identity" } else { said });
+    request.insert(header::ACCEPT_ENCODING, said);
+}
+
 /// Whether a weight says no: `q=0`, `q=0.000`.
 fn is_zero(parameters: &[u8]) -> bool {
     parameters.split(|&byte| byte == b';').any(|parameter| {
@@ -218,7 +227,6 @@ fn is_zero(parameters: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
@@ -328,6 +336,24 @@ mod tests {
                 said,
                 "asked in this form, read in this form"
             );
+        }
+    }
+
+    #[test]
+    fn the_origin_is_asked_for_what_all_of_one_variant_take() {
+        for (lines, expected) in [
+            (&["deflate, gzip;q=0.5", "br"][..], "br, gzip"),
+            (&["deflate"], "identity"),
+            (&[""], "identity"),
+            (&[], "identity"),
+        ] {
+            let lines: Vec<_> = lines.iter().map(|line| ("accept-encoding", *line)).collect();
+            let mut request = headers(&lines);
+            let spec = spec("accept-encoding");
+            let before = spec.variant(&request);
+            ask_plainly(&mut request);
+            assert_eq!(request, headers(&[("accept-encoding", expected)]));
+            assert!(spec.matches(&before, &request), "it is still the same variant");
         }
     }
 

@@ -43,7 +43,7 @@ impl Core {
         if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
             return self.pass(visit, why).await;
         }
-        let mut request = Request::new(body);
+        let mut request = Request::new(visit.client.upload(body));
         *request.method_mut() = visit.parts.method.clone();
         *request.uri_mut() = visit.target();
         *request.headers_mut() = visit.headers();

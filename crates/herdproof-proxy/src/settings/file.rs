@@ -1,11 +1,8 @@
 //! `herdproof.toml`.
 
-use std::{fmt, net::SocketAddr, path::Path, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
@@ -126,21 +123,13 @@ enum CookieWord {
 }
 
 impl Settings {
-    /// From a file; what it does not say stays as it is by default.
-    pub fn read(file: &Path) -> Result<Settings, BadSettings> {
-        let name = file.display().to_string();
-        match std::fs::read_to_string(file) {
-            Ok(text) => Settings::parse_named(&name, &text),
-            Err(error) => Err(BadSettings::unreadable(name, &error)),
-        }
-    }
-
-    /// From the text of a file.
+    /// From the text of a file; what it does not say stays as it is by default.
     pub fn parse(text: &str) -> Result<Settings, BadSettings> {
-        Settings::parse_named("herdproof.toml", text)
+        Settings::parse_file("herdproof.toml", text)
     }
 
-    fn parse_named(name: &str, text: &str) -> Result<Settings, BadSettings> {
+    /// The same, from a file of this name.
+    pub fn parse_file(name: &str, text: &str) -> Result<Settings, BadSettings> {
         let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
         let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
         file.into_settings().map_err(wrong)
@@ -393,9 +382,23 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for MaybeTime<LEAS
 
 impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Number<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(from)?;
-        let fits = u32::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
-        fits.map(Number).ok_or_else(|| D::Error::custom(format!("{number} is not in the range {LEAST} to {MOST}")))
+        from.deserialize_any(Whole(LEAST, MOST)).map(Number)
+    }
+}
+
+struct Whole(u32, u32);
+
+impl Visitor<'_> for Whole {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {} to {}", self.0, self.1)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u32, E> {
+        let Whole(least, most) = self;
+        let fits = u32::try_from(number).ok().filter(|number| (least..=most).contains(number));
+        fits.ok_or_else(|| E::custom(format!("{number} is not in the range {least} to {most}")))
     }
 }
 

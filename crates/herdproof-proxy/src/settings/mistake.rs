@@ -20,11 +20,6 @@ struct Place {
 }
 
 impl BadSettings {
-    /// The file cannot be read at all.
-    pub(super) fn unreadable(file: String, error: &std::io::Error) -> BadSettings {
-        BadSettings { file, place: None, problem: format!("cannot be read: {error}") }
-    }
-
     /// Something that is wrong with all of it, or with this part.
     pub(super) fn new(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> BadSettings {
         BadSettings { file: file.to_owned(), place: span.map(|span| Place::of(text, span)), problem }
@@ -32,11 +27,6 @@ impl BadSettings {
 
     pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> BadSettings {
         BadSettings::new(file, text, error.span(), explain(error.message()))
-    }
-
-    /// Whether the file itself could not be read, as against what is in it.
-    pub fn is_unreadable(&self) -> bool {
-        self.place.is_none() && self.problem.starts_with("cannot be read")
     }
 }
 
@@ -63,6 +53,7 @@ fn explain(message: &str) -> String {
     let (what, name, possible) = match &names[..] {
         [name, possible @ ..] if message.starts_with("unknown field") => ("setting", name, possible),
         [name, possible @ ..] if message.starts_with("unknown variant") => ("value", name, possible),
+        [name] if message.starts_with("missing field") => return format!("`{name}` is missing here"),
         _ => return message.trim_end().to_owned(),
     };
     match nearest(name, possible) {
@@ -101,7 +92,8 @@ impl fmt::Display for BadSettings {
         writeln!(f, "{file}:{line}:{column}: {problem}")?;
         writeln!(f, "{:margin$} |", "")?;
         writeln!(f, "{line} | {text}")?;
-        write!(f, "{:margin$} | {:2$}{}", "", "^".repeat(*width), column - 1)
+        let (before, marks) = (" ".repeat(column - 1), "^".repeat(*width));
+        write!(f, "{:margin$} | {before}{marks}", "")
     }
 }
 

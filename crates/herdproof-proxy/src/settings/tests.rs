@@ -168,13 +168,6 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_told_from_one_that_is_wrong() {
-    let missing = Settings::read("/nowhere/herdproof.toml".as_ref()).unwrap_err();
-    assert!(missing.is_unreadable() && missing.to_string().starts_with("/nowhere/herdproof.toml: cannot be read: "));
-    assert!(!Settings::parse("x = 1").unwrap_err().is_unreadable());
-}
-
-#[test]
 fn the_longest_prefix_counts_and_ends_where_a_segment_does() {
     let text =
         ["/", "/api", "/api/users", "/img/"].map(|prefix| format!("[[route]]\nprefix = \"{prefix}\"\n")).concat();

@@ -111,15 +111,12 @@ pub fn show_time(time: Duration) -> String {
             nanos %= unit;
         }
     }
-    if nanos > 0 || text.is_empty() {
-        let seconds = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        text += &if nanos % 1_000_000_000 == 0 || nanos > 1_000_000_000 {
-            format!("{}s", seconds.as_secs_f64())
-        } else if nanos % 1_000_000 == 0 {
-            format!("{}ms", seconds.as_millis())
-        } else {
-            format!("{}us", seconds.as_nanos() as f64 / 1e3)
-        };
+    let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    match (seconds, rest) {
+        (0, 0) if !text.is_empty() => {}
+        (_, 0) => text += &format!("{seconds}s"),
+        (0, _) if rest % 1_000_000 == 0 => text += &format!("{}ms", rest / 1_000_000),
+        _ => text += &format!("{}s", format!("{seconds}.{rest:09}").trim_end_matches('0')),
     }
     text
 }
@@ -235,8 +232,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_can_be_read_again(micros in 0_u64..1 << 50, bytes: u64) {
-            let time = Duration::from_millis(micros / 1000);
+        fn what_is_shown_can_be_read_again(nanos: u64, rounded in 0_u64..10_000_000_000, bytes: u64) {
+            let time = Duration::from_millis(rounded);
+            prop_assert_eq!(parse_time(&show_time(time)), Ok(time));
+            let time = Duration::from_nanos(nanos);
             prop_assert_eq!(parse_time(&show_time(time)), Ok(time));
             prop_assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
         }

@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tracing::{
     Event, Metadata, Subscriber,
     span::{Attributes, Id, Record},
@@ -31,7 +32,7 @@ struct Seen {
 
 impl Seen {
     fn take(&self) -> Vec<&'static str> {
-        std::mem::take(&mut *self.spans.lock().unwrap())
+        std::mem::take(&mut *self.spans.lock())
     }
 }
 
@@ -41,7 +42,7 @@ impl Subscriber for Seen {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut spans = self.spans.lock().unwrap();
+        let mut spans = self.spans.lock();
         spans.push(span.metadata().name());
         Id::from_u64(spans.len() as u64)
     }
@@ -82,7 +83,9 @@ fn each_load_has_one_span_and_a_hit_has_none() {
         };
         for (what, cache) in [("alone", &alone), ("with a tier", &one)] {
             let crowd: Vec<_> = (0..10).map(|_| env.spawn(cache.get(&1, load))).collect();
-            crowd.into_iter().for_each(|get| assert!(sim.run(get).unwrap().is_ok()));
+            for get in crowd {
+                assert!(sim.run(get).unwrap().is_ok());
+            }
             assert_eq!(seen.take(), ["load"], "{what}: one load for ten callers");
             sim.run_until(env.now() + 10 * MS);
             for _ in 0..10 {

@@ -225,6 +225,7 @@ fn the_very_first_attempt_may_hang_where_a_wait_is_set_for_when_nothing_is_known
     let (answer, took) = scene.call_by(&hedge, hung, (MS * 20, Ok(2)), Some(MS * 5_000));
     assert_eq!((answer, took, scene.attempts()), (Ok(2), MS * 120, 2));
     // Not with less time left than the guess.
+    let hedge = Hedge::builder(&scene.env).unknown(MS * 100).floor(1.0).build();
     let (_, took) = scene.call_by(&hedge, (MS * 180, Ok(1)), (MS * 20, Ok(2)), Some(MS * 190));
     assert_eq!(took, MS * 180);
     // And not without something to pay for it.

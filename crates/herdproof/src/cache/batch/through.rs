@@ -26,7 +26,8 @@ use crate::{
     join::all,
 };
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A key that another process loads, and what comes of it.
+type Following<K, V, E> = Pin<Box<dyn Future<Output = (Part<K, V, E>, Found<K, V>)> + Send>>;
 
 /// One key that is to be loaded here.
 struct Due<K, V, E>
@@ -75,7 +76,7 @@ where
             }
             poll_fn(|cx| {
                 trips.retain_mut(|trip| trip.as_mut().poll(cx).is_pending());
-                waiting.retain_mut(|wait: &mut Boxed<(Part<K, V, E>, Found<K, V>)>| match wait.as_mut().poll(cx) {
+                waiting.retain_mut(|wait: &mut Following<K, V, E>| match wait.as_mut().poll(cx) {
                     Poll::Ready((part, found)) => {
                         due.extend(part.arrive(&second, found));
                         false
@@ -126,7 +127,7 @@ where
     E: Send + Sync + 'static,
 {
     /// Waits for the load in another process.
-    fn follow(self, second: Arc<Second<K, V>>, seen: Seen<K, V>, from: Tick) -> Boxed<(Self, Found<K, V>)> {
+    fn follow(self, second: Arc<Second<K, V>>, seen: Seen<K, V>, from: Tick) -> Following<K, V, E> {
         Box::pin(async move {
             let found = second.follow(&self.errand.key, self.errand.sought(), seen, from).await;
             (self, found)

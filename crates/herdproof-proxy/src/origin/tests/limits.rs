@@ -1,0 +1,419 @@
+//! How much the origin gets to do at a time, and who waits, is refused or goes first.
+
+use std::{future::poll_fn, pin::pin, task::Poll};
+
+use herdproof::env::sim::Sim;
+
+use super::*;
+use crate::origin::stack::{Stack, of_answer, of_error};
+
+/// Whichever is over first; says whether it was the first.
+async fn first<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> bool {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| {
+        if one.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        other.as_mut().poll(cx).map(|_| false)
+    })
+    .await
+}
+
+/// An origin that holds its answers until it is told, and counts.
+#[derive(Clone)]
+struct Held {
+    permits: Arc<Semaphore>,
+    now: Arc<AtomicU32>,
+    peak: Arc<AtomicU32>,
+    targets: Arc<Mutex<Vec<String>>>,
+}
+
+impl Held {
+    fn new() -> Held {
+        let permits = Arc::new(Semaphore::new(0));
+        Held { permits, now: Arc::default(), peak: Arc::default(), targets: Arc::default() }
+    }
+
+    async fn raw(&self, env: &Env) -> Raw {
+        let held = self.clone();
+        Raw::new(env, move |talk, _| held.clone().handle(talk)).await
+    }
+
+    async fn handle(self, mut talk: Talk) {
+        while let Some(head) = talk.request().await {
+            self.targets.lock().push(head.split(' ').nth(1).unwrap().to_owned());
+            let now = self.now.fetch_add(1, SeqCst) + 1;
+            self.peak.fetch_max(now, SeqCst);
+            let told = first(self.permits.acquire(), talk.closed()).await;
+            // Before the answer, after which we may be asked again.
+            self.now.fetch_sub(1, SeqCst);
+            if !told {
+                return;
+            }
+            self.permits.forget_permits(1);
+            talk.say(HELLO).await;
+        }
+    }
+
+    fn targets(&self) -> usize {
+        self.targets.lock().len()
+    }
+}
+
+#[test]
+fn a_herd_reaches_the_origin_a_few_at_a_time() {
+    run(|env| async move {
+        let held = Held::new();
+        let raw = held.raw(&env).await;
+        let origin = raw.origin_with(|settings| settings.limit = 4);
+        let herd: Vec<_> = (0..60)
+            .map(|n| {
+                let origin = origin.clone();
+                env.spawn(async move {
+                    let answer = if n % 2 == 0 {
+                        origin.get("/").await
+                    } else {
+                        origin.post(Full::new(Bytes::from_static(b""))).await
+                    };
+                    text(answer.unwrap()).await.unwrap()
+                })
+            })
+            .collect();
+        until(|| held.targets() == 4 && origin.stats().waiting == 56).await;
+        held.permits.add_permits(60);
+        for one in herd {
+            assert_eq!(one.await.unwrap(), "hello");
+        }
+        assert_eq!((held.targets(), held.peak.load(SeqCst)), (60, 4));
+        assert!(raw.connections() <= 4, "{} connections", raw.connections());
+    });
+}
+
+#[test]
+fn clients_that_come_and_leave_make_no_more_connections_than_there_are_seats() {
+    run(|env| async move {
+        let held = Held::new();
+        let raw = held.raw(&env).await;
+        let origin = raw.origin_with(|settings| settings.limit = 4);
+        for round in 0..20 {
+            let seen = held.targets();
+            let herd: Vec<_> = (0..8)
+                .map(|n| {
+                    let origin = origin.clone();
+                    env.spawn(async move {
+                        let answer = if n % 2 == 0 {
+                            origin.get("/").await
+                        } else {
+                            origin.post(Full::new(Bytes::from_static(b"data"))).await
+                        };
+                        drop(answer); // whatever came of it, and before its end
+                    })
+                })
+                .collect();
+            until(|| held.targets() > seen).await;
+            let stats = origin.stats();
+            assert!(stats.in_flight <= 4 && stats.connections <= 4, "round {round}: {stats:?}");
+            herd.iter().for_each(Task::abort);
+            until(|| herd.iter().all(Task::is_finished)).await;
+        }
+        until(|| origin.stats().in_flight == 0).await;
+        let stats = origin.stats();
+        assert_eq!((stats.waiting, stats.connections, stats.idle), (0, 0, 0));
+        assert_eq!(
+            (stats.breaker, stats.limit, stats.faults),
+            (Phase::Closed, 4, 0),
+            "that clients leave says nothing"
+        );
+    });
+}
+
+#[test]
+fn who_does_not_fit_is_told_when_and_no_two_the_same() {
+    run(|env| async move {
+        let held = Held::new();
+        let raw = held.raw(&env).await;
+        let origin = raw.origin_with(|settings| (settings.limit, settings.line) = (1, 1));
+        let herd: Vec<_> = (0..2)
+            .map(|_| {
+                let origin = origin.clone();
+                env.spawn(async move { text(origin.get("/").await.unwrap()).await.unwrap() })
+            })
+            .collect();
+        until(|| held.targets() == 1 && origin.stats().waiting == 1).await;
+        let mut told = Vec::new();
+        for _ in 0..50 {
+            let OriginError::Refused(refusal) = origin.get("/").await.unwrap_err() else { panic!("not refused") };
+            assert_eq!(refusal.why, Why::Queue);
+            told.push(env.now() + refusal.after.unwrap());
+        }
+        told.sort_unstable();
+        told.dedup();
+        assert_eq!(told.len(), 50);
+        held.permits.add_permits(2);
+        for one in herd {
+            assert_eq!(one.await.unwrap(), "hello");
+        }
+        assert_eq!((held.targets(), held.peak.load(SeqCst)), (2, 1));
+    });
+}
+
+#[test]
+fn misses_and_passes_go_before_refreshes() {
+    run(|env| async move {
+        let held = Held::new();
+        let raw = held.raw(&env).await;
+        let origin = raw.origin_with(|settings| settings.limit = 1);
+        let mut tasks = Vec::new();
+        let order = [("/first", Priority::Normal), ("/refresh", Priority::Background), ("/miss", Priority::Normal)];
+        for (waiting, (path, priority)) in order.into_iter().enumerate() {
+            let (there, world) = (origin.clone(), env.clone());
+            tasks.push(env.spawn(async move {
+                let answer = there.fetch(&get(path), Ask::new(&world).priority(priority)).await;
+                text(answer.unwrap()).await.unwrap()
+            }));
+            until(|| held.targets() == 1 && origin.stats().waiting as usize == waiting).await;
+        }
+        held.permits.add_permits(3);
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), "hello");
+        }
+        assert_eq!(*held.targets.lock(), ["/first", "/miss", "/refresh"]);
+    });
+}
+
+#[test]
+fn a_first_answer_that_hangs_is_overtaken_by_one_other_request() {
+    run(|env| async move {
+        let closed = Arc::new(Notify::new());
+        let told = Arc::clone(&closed);
+        let raw = Raw::new(&env, move |mut talk, number| {
+            let told = Arc::clone(&told);
+            async move {
+                talk.request().await.unwrap();
+                if number > 0 {
+                    talk.say(HELLO).await;
+                }
+                talk.closed().await;
+                if number == 0 {
+                    told.notify_one();
+                }
+            }
+        })
+        .await;
+        let origin = raw.origin_with(|settings| settings.hedge_after = Some(MS * 20));
+        assert_eq!(text(origin.get("/").await.unwrap()).await.unwrap(), "hello");
+        closed.notified().await;
+        until(|| origin.stats().in_flight == 0).await;
+        let stats = origin.stats();
+        assert_eq!((raw.connections(), stats.hedges, stats.retries, stats.faults), (2, 1, 0, 0));
+        assert_eq!(stats.connections, stats.idle, "what lost is closed");
+    });
+}
+
+#[test]
+fn what_is_not_needed_any_more_is_not_kept() {
+    run(|env| async move {
+        let held = Held::new();
+        let raw = held.raw(&env).await;
+        let origin = raw.origin_with(|settings| settings.max_idle = 2);
+        let herd: Vec<_> = (0..6)
+            .map(|_| {
+                let origin = origin.clone();
+                env.spawn(async move { text(origin.get("/").await.unwrap()).await.unwrap() })
+            })
+            .collect();
+        until(|| held.targets() == 6).await;
+        held.permits.add_permits(6);
+        for one in herd {
+            assert_eq!(one.await.unwrap(), "hello");
+        }
+        until(|| origin.stats().connections == 2 && origin.stats().idle == 2).await;
+        // With nobody to use them, they are closed.
+        drop(origin);
+        until(|| held.now.load(SeqCst) == 0).await;
+    });
+}
+
+#[test]
+fn what_an_answer_says_about_the_origin() {
+    let env = Env::system();
+    let of = |status: u16, after: Option<&str>| {
+        let mut headers = HeaderMap::new();
+        headers.extend(after.map(|after| (header::RETRY_AFTER, after.parse().unwrap())));
+        of_answer(StatusCode::from_u16(status).unwrap(), &headers, &env)
+    };
+    let overload = |after: Option<u64>| Verdict::Overload { after: after.map(Duration::from_secs) };
+    for (status, verdict) in [
+        (200, Verdict::Ok),
+        (304, Verdict::Ok),
+        (404, Verdict::Final),
+        (408, Verdict::Final),
+        (500, Verdict::Fault),
+        (502, Verdict::Fault),
+        (503, overload(None)),
+        (429, overload(None)),
+    ] {
+        assert_eq!(of(status, None), verdict, "{status}");
+    }
+    assert_eq!(of(503, Some("7")), overload(Some(7)));
+    assert_eq!(of(429, Some("soon")), overload(None));
+    let refused = OriginError::Refused(Refusal::new(Why::Queue));
+    assert_eq!(of_error(&refused, false), Verdict::Ignored);
+    assert_eq!(of_error(&OriginError::TimedOut, true), Verdict::Fault);
+}
+
+/// The policies alone, before an origin in virtual time.
+struct Scene {
+    sim: Sim,
+    stack: Arc<Stack>,
+}
+
+impl Scene {
+    fn new(change: impl FnOnce(&mut OriginSettings)) -> Scene {
+        let sim = Sim::new(42);
+        let mut settings = OriginSettings::default();
+        change(&mut settings);
+        let stack = Arc::new(Stack::new(&sim.env(), &settings));
+        Scene { sim, stack }
+    }
+
+    /// So many clients, each of whom asks again as soon as it has its answer, which takes `head` and then `body`.
+    fn clients(
+        &mut self,
+        clients: u32,
+        rounds: u32,
+        head: Duration,
+        body: Duration,
+        verdict: fn(u32) -> Verdict,
+    ) -> Lowest {
+        let lowest = Arc::new(Mutex::new(Lowest { limit: u32::MAX, refused: 0, served: 0 }));
+        let env = self.sim.env();
+        let tasks: Vec<_> = (0..clients)
+            .map(|client| {
+                let (env, stack, lowest) = (env.clone(), Arc::clone(&self.stack), Arc::clone(&lowest));
+                env.clone().spawn(async move {
+                    for round in 0..rounds {
+                        let verdict = verdict(client + round);
+                        let mut ask = Ask::new(&env);
+                        let Ok(mut entry) = stack.enter(&mut ask).await else {
+                            lowest.lock().refused += 1;
+                            env.sleep(head).await;
+                            continue;
+                        };
+                        env.sleep(head).await;
+                        let span = Span { from: ask.at, to: env.now() };
+                        entry.pass.settle(&verdict, span);
+                        entry.place.learn(&verdict, span);
+                        env.sleep(body).await;
+                        drop(entry.place);
+                        let mut lowest = lowest.lock();
+                        lowest.served += 1;
+                        lowest.limit = lowest.limit.min(stack.queue.seats());
+                    }
+                })
+            })
+            .collect();
+        self.sim.run(async {
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+        let lowest = *lowest.lock();
+        lowest
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lowest {
+    limit: u32,
+    refused: u32,
+    served: u32,
+}
+
+#[test]
+fn an_origin_that_is_simply_slow_does_not_lose_its_seats() {
+    // From the start.
+    let mut scene = Scene::new(|_| {});
+    let seen = scene.clients(100, 20, Duration::from_secs(8), MS, |_| Verdict::Ok);
+    assert_eq!((seen.refused, seen.served), (0, 2_000));
+    assert!(seen.limit >= 200, "{seen:?}");
+    // And after it was quick: put to the test, and given back what it needs.
+    let mut scene = Scene::new(|_| {});
+    let quick = scene.clients(100, 200, MS * 80, MS, |_| Verdict::Ok);
+    assert_eq!((quick.limit, quick.refused), (256, 0));
+    let slow = scene.clients(100, 40, Duration::from_secs(8), MS, |_| Verdict::Ok);
+    assert!(slow.limit >= 100, "nobody had to wait: {slow:?}");
+    assert_eq!(slow.refused, 0);
+}
+
+#[test]
+fn readers_that_take_their_time_are_not_held_against_the_origin() {
+    let mut scene = Scene::new(|_| {});
+    let quick = scene.clients(200, 50, MS * 80, MS, |_| Verdict::Ok);
+    let slow = scene.clients(200, 50, MS * 80, Duration::from_secs(60), |_| Verdict::Ok);
+    assert_eq!((quick.limit, slow.limit, slow.refused), (256, 256, 0));
+}
+
+#[test]
+fn an_origin_that_says_it_has_too_much_to_do_gets_less() {
+    let mut scene = Scene::new(|_| {});
+    let some = |n: u32| if n.is_multiple_of(4) { Verdict::Overload { after: None } } else { Verdict::Ok };
+    let seen = scene.clients(200, 100, MS * 80, MS, some);
+    assert!(seen.limit <= 128, "{seen:?}");
+}
+
+#[test]
+fn the_limit_never_goes_above_what_was_set() {
+    let mut scene = Scene::new(|settings| (settings.limit, settings.queue_wait) = (8, Duration::from_secs(600)));
+    let seen = scene.clients(64, 200, MS, MS, |_| Verdict::Ok);
+    assert!(seen.served > 0);
+    assert_eq!(scene.stack.queue.seats(), 8);
+}
+
+#[test]
+fn a_line_is_not_led_to_an_origin_that_went_down_meanwhile() {
+    let mut scene = Scene::new(|settings| settings.limit = 8);
+    let (env, stack) = (scene.sim.env(), Arc::clone(&scene.stack));
+    scene.sim.run(async move {
+        let mut inside = Vec::new();
+        for _ in 0..8 {
+            inside.push(stack.enter(&mut Ask::new(&env)).await.unwrap());
+        }
+        let waiting: Vec<_> = (0..100)
+            .map(|_| {
+                let (env, stack) = (env.clone(), Arc::clone(&stack));
+                env.clone().spawn(async move { stack.enter(&mut Ask::new(&env)).await.map(drop).map_err(|no| no.why) })
+            })
+            .collect();
+        env.sleep(MS).await;
+        assert_eq!(stack.queue.waiting(), 100);
+        for mut entry in inside {
+            let span = Span { from: env.now(), to: env.now() };
+            entry.pass.settle(&Verdict::Fault, span);
+            entry.place.learn(&Verdict::Fault, span);
+        }
+        let mut led = 0;
+        for one in waiting {
+            match one.await.unwrap() {
+                Ok(()) => led += 1,
+                Err(why) => assert_eq!(why, Why::Tripped),
+            }
+        }
+        assert!(led <= 7, "{led} of those who waited were led to it");
+        assert_eq!((stack.queue.inside(), stack.queue.waiting()), (0, 0));
+    });
+}
+
+#[test]
+fn a_wait_for_a_seat_ends() {
+    let mut scene = Scene::new(|settings| (settings.limit, settings.queue_wait) = (1, Duration::from_secs(3)));
+    let (env, stack) = (scene.sim.env(), Arc::clone(&scene.stack));
+    scene.sim.run(async move {
+        let inside = stack.enter(&mut Ask::new(&env)).await;
+        let began = env.now();
+        let refusal = stack.enter(&mut Ask::new(&env)).await.map(drop).unwrap_err();
+        assert_eq!((refusal.why, env.now() - began), (Why::Shed, Duration::from_secs(3)));
+        assert!(refusal.after.is_some());
+        drop(inside);
+    });
+}
