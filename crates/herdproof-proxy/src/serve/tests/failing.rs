@@ -24,7 +24,7 @@ fn an_answer_that_can_be_read_in_two_ways_is_refused_and_not_kept() {
         },
         |asked| {
             if asked.target == "/fine" {
-                return vec![fresh("fine")];
+                return vec![answer(200, "cache-control: private", "fine")];
             }
             let answer = ANSWERS[asked.target[1..].parse::<usize>().unwrap()];
             vec![bytes(format!("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n{answer}"))]
@@ -39,12 +39,10 @@ fn an_answer_that_can_be_read_in_two_ways_is_refused_and_not_kept() {
                 }
                 assert_eq!(world.origin.requests(), before + 2, "{answer}");
                 // The breaker is not to be open for the next.
-                world.ask(get("/fine")).await.is(200, "fine");
-                for number in 0..8 {
-                    world.ask(get(&format!("/fine?{number}"))).await;
+                for _ in 0..9 {
+                    world.ask(get("/fine")).await.is(200, "fine");
                 }
             }
-            assert_eq!(world.proxy.0.origin.stats().idle, 1, "no connection of those is used again");
         },
     );
 }
@@ -97,7 +95,8 @@ fn an_error_page_of_ours_repeats_nothing_of_the_request() {
         },
         async |world| {
             let ask = async |path: &str, extra: &str| {
-                let head = format!("GET {path} HTTP/1.1\r\ncookie: {MARK}\r\nx-{MARK}: {MARK}\r\nuser-agent: {MARK}\r\n");
+                let head =
+                    format!("GET {path} HTTP/1.1\r\ncookie: {MARK}\r\nx-{MARK}: {MARK}\r\nuser-agent: {MARK}\r\n");
                 let told = world.raw(format!("{head}{extra}connection: close\r\n\r\n").as_bytes()).await;
                 assert!(!told.is_empty() && !told.to_lowercase().contains(MARK), "{path}: {told}");
                 told

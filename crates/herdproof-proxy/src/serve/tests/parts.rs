@@ -10,7 +10,8 @@ const MODIFIED: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
 fn heads_parts_and_conditions_are_answered_from_one_fill() {
     run(
         |_| {
-            let headers = format!("cache-control: max-age=60\netag: \"1\"\nlast-modified: {MODIFIED}\ncontent-type: text/plain");
+            let headers =
+                format!("cache-control: max-age=60\netag: \"1\"\nlast-modified: {MODIFIED}\ncontent-type: text/plain");
             vec![answer(200, &headers, "0123456789")]
         },
         async |world| {
@@ -109,7 +110,9 @@ fn a_head_that_goes_by_itself_says_the_length_of_what_it_does_not_bring() {
 fn a_body_of_no_bytes_is_a_body() {
     run(
         |asked| match &*asked.target {
-            "/chunked" => vec![bytes("HTTP/1.1 200 X\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n")],
+            "/chunked" => vec![bytes(
+                "HTTP/1.1 200 X\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            )],
             _ => vec![fresh("")],
         },
         async |world| {

@@ -72,8 +72,8 @@ fn what_is_keyed_is_what_the_origin_sees() {
                 (status, told.split("\r\n\r\n").nth(1).unwrap_or_default().to_owned())
             };
             let targets = [
-                "/a", "//a", "/a/", "/./a", "/b/../a", "/%61", "/a;x", "/a%2e", "/%2e/a", "/a?", "/a?b", "/a?B", "/a?%00",
-                "/A", "/a%2fb", "/a?b\\c",
+                "/a", "//a", "/a/", "/./a", "/b/../a", "/%61", "/a;x", "/a%2e", "/%2e/a", "/a?", "/a?b", "/a?B",
+                "/a?%00", "/A", "/a%2fb", "/a?b\\c",
             ];
             for target in targets {
                 assert_eq!(ask(target).await, ("200".into(), target.into()));
@@ -160,10 +160,13 @@ fn a_length_and_a_coding_are_never_both_believed() {
     run(
         |asked| vec![answer(200, "cache-control: private", &asked.target)],
         async |world| {
-            for order in ["content-length: 4\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 4"] {
+            for order in
+                ["content-length: 4\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 4"]
+            {
                 // Whoever believes the length reads a request out of the body.
                 let body = "0\r\n\r\nGET /evil HTTP/1.1\r\nhost: a\r\n\r\n";
-                let told = world.raw(format!("POST /post HTTP/1.1\r\nhost: a\r\n{order}\r\n\r\n{body}").as_bytes()).await;
+                let told =
+                    world.raw(format!("POST /post HTTP/1.1\r\nhost: a\r\n{order}\r\n\r\n{body}").as_bytes()).await;
                 assert!(!told.contains("/evil"), "{told}");
                 assert!(world.origin.log().iter().all(|asked| asked.target != "/evil"));
                 for asked in world.origin.log() {
@@ -180,7 +183,8 @@ fn line_ends_without_their_first_half_smuggle_nothing() {
     run(
         |asked| vec![fresh(&asked.target)],
         async |world| {
-            let told = world.raw(b"GET /one HTTP/1.1\nhost: a\nconnection: close\n\nGET /evil HTTP/1.1\nhost: a\n\n").await;
+            let told =
+                world.raw(b"GET /one HTTP/1.1\nhost: a\nconnection: close\n\nGET /evil HTTP/1.1\nhost: a\n\n").await;
             assert!(!told.contains("/evil"), "{told}");
             let chunked = "POST /two HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
             for body in [
@@ -264,7 +268,8 @@ fn an_encoding_that_one_client_takes_is_not_given_to_one_that_does_not() {
         |asked| {
             // As servers choose: the first they know of those that are taken.
             let taken = asked.header("accept-encoding");
-            let coding = ["br", "zstd", "gzip", "deflate", "compress"].into_iter().find(|coding| taken.contains(coding));
+            let coding =
+                ["br", "zstd", "gzip", "deflate", "compress"].into_iter().find(|coding| taken.contains(coding));
             vec![answer(200, "cache-control: max-age=60\nvary: accept-encoding", coding.unwrap_or("plain"))]
         },
         async |world| {

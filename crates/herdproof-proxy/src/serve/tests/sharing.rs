@@ -40,6 +40,11 @@ fn crowd(size: usize, field: &'static str) {
             gate.open();
             let check = |number: usize, reply: super::world::Reply| {
                 let ((path, headers, shared), user) = (kind(number), user(number));
+                if reply.status == 503 {
+                    // Too many at a time for a busy machine: refused, in words of our own.
+                    assert!(reply.text().starts_with("503") && reply.header("set-cookie").is_empty(), "{reply:?}");
+                    return false;
+                }
                 assert!(reply.status == 200 && reply.whole, "{path}: {reply:?}");
                 if !shared {
                     assert_eq!(reply.text(), format!("for {user}"), "{path}");
@@ -47,15 +52,18 @@ fn crowd(size: usize, field: &'static str) {
                 let cookie = if headers.contains("set-cookie") { format!("id={user}") } else { String::new() };
                 assert_eq!(reply.header("set-cookie"), cookie, "{path}");
                 assert!(reply.headers.get_all("set-cookie").iter().count() <= 1, "{path}");
+                true
             };
+            let mut served = 0;
             for (number, reply) in herd.replies().await.into_iter().enumerate() {
-                check(number, reply);
+                served += usize::from(check(number, reply));
             }
             // And what is kept by now is not given to others either.
             let later = world.herd(size, |number| with(kind(number).0, &[(field, &user(number))]));
             for (number, reply) in later.replies().await.into_iter().enumerate() {
-                check(number, reply);
+                served += usize::from(check(number, reply));
             }
+            assert!(served > size, "{served}");
             assert!(world.origin.peak() <= 64, "{}", world.origin.peak());
             let shared = world.origin.log().iter().filter(|asked| asked.target == "/public").count();
             assert!(field == "authorization" || shared == 1, "{shared}");
@@ -77,7 +85,7 @@ fn users_with_credentials_have_no_byte_of_each_other() {
 fn credentials_join_and_hit_only_what_is_for_all() {
     run(
         |asked| {
-            let control = match &*asked.target {
+            let control = match asked.target.trim_end_matches('?') {
                 "/fresh" => "max-age=60",
                 "/public" => "public, max-age=60",
                 "/shared" => "s-maxage=60",
@@ -96,17 +104,9 @@ fn credentials_join_and_hit_only_what_is_for_all() {
             }
             // And the other way round: fetched with credentials, and who may have it then.
             for (path, shared) in [("/fresh?", false), ("/public?", true), ("/shared?", true), ("/must?", true)] {
-                let path = path.replace('?', "");
-                let other = [("authorization", "ann"), ("host", "b")];
-                let ask = |headers: &[(&str, &str)]| {
-                    let mut request = with(&path, headers);
-                    request.headers_mut().insert("host", "b".parse().unwrap());
-                    request
-                };
-                world.ask(ask(&other[..1])).await.is(200, "for ann");
+                world.ask(with(path, &[("authorization", "ann")])).await.is(200, "for ann");
                 world.settled().await;
-                let expected = if shared { "for ann" } else { "for " };
-                world.ask(ask(&[])).await.is(200, expected);
+                world.ask(get(path)).await.is(200, if shared { "for ann" } else { "for " });
             }
         },
     );
@@ -130,8 +130,7 @@ fn a_leaders_condition_or_range_shapes_nobody_elses_answer() {
                 for name in ["if-none-match", "if-modified-since", "range", "if-range"] {
                     assert_eq!(asked.header(name), "", "the origin is asked for the whole");
                 }
-                let headers =
-                    "cache-control: max-age=60\netag: \"1\"\nlast-modified: Wed, 01 Jan 2020 00:00:00 GMT";
+                let headers = "cache-control: max-age=60\netag: \"1\"\nlast-modified: Wed, 01 Jan 2020 00:00:00 GMT";
                 vec![Step::Hold(hold.clone()), answer(200, headers, "0123456789")]
             },
             async |world| {
@@ -213,11 +212,16 @@ fn no_spelling_of_a_cookie_or_credentials_is_overlooked() {
     run(
         |asked| vec![answer(200, "cache-control: max-age=60", &asked.number.to_string())],
         async |world| {
-            let spellings =
-                ["Cookie: a=b", "COOKIE:a=b", "cookie: ", "Cookie: a\r\nCookie: b", "AUTHORIZATION: x", "authorization:"];
+            let spellings = [
+                "Cookie: a=b",
+                "COOKIE:a=b",
+                "cookie: ",
+                "Cookie: a\r\nCookie: b",
+                "AUTHORIZATION: x",
+                "authorization:",
+            ];
             for (number, spelling) in spellings.into_iter().enumerate() {
-                let raw =
-                    format!("GET /{number} HTTP/1.1\r\nHost: a\r\n{spelling}\r\nconnection: close\r\n\r\n");
+                let raw = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n{spelling}\r\nconnection: close\r\n\r\n");
                 let (one, other) = (world.raw(raw.as_bytes()).await, world.raw(raw.as_bytes()).await);
                 assert_ne!(one.split("\r\n\r\n").nth(1), other.split("\r\n\r\n").nth(1), "{spelling}");
             }

@@ -154,14 +154,8 @@ impl World {
         });
         let accepting = env.spawn(Arc::clone(&origin).accept(env.clone(), listener));
         let proxy = Proxy::new(env, settings.clone(), None).unwrap();
-        let serving = proxy.clone();
-        let server = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &settings.clients).unwrap().serve(
-            env,
-            move |request, client| {
-                let proxy = serving.clone();
-                async move { proxy.serve(request, &client).await }
-            },
-        );
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &settings.clients).unwrap();
+        let server = proxy.serve_on(env, listener);
         World { env: env.clone(), proxy, origin, server, accepting }
     }
 
