@@ -71,7 +71,6 @@ use tokio::{
 
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
-pub use pulse::Ended;
 use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};

@@ -501,8 +501,9 @@ impl Error for OriginError {
         match self {
             OriginError::Refused(refusal) => Some(refusal),
             OriginError::Connect(error) => Some(error),
-            OriginError::Broken(error) | OriginError::Request(error) => Some(error),
-            OriginError::BadResponse(BadResponse::Unreadable(error)) => Some(error),
+            OriginError::Broken(error)
+            | OriginError::Request(error)
+            | OriginError::BadResponse(BadResponse::Unreadable(error)) => Some(error),
             OriginError::BadResponse(_) | OriginError::TimedOut => None,
         }
     }

@@ -85,6 +85,8 @@ impl Visit<'_> {
             condition::disown(&mut seen);
             class = classify(&Method::GET, &headers, core.route(self.route));
         }
+        // Who takes no encoding must not get what the first of them took.
+        vary::ask_plainly(&mut headers);
         match prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),

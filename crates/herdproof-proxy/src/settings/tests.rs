@@ -132,6 +132,27 @@ fn an_empty_file_changes_nothing() {
     assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
 }
 
+/// `docs/reference/herdproof.toml` is what people begin with.
+#[test]
+fn the_reference_names_every_setting_and_says_what_holds_by_default() {
+    let reference = include_str!("../../../../docs/reference/herdproof.toml");
+    let mut expected = Settings::default();
+    expected.origin.url = "http://127.0.0.1:3000".into();
+    assert_eq!(Settings::parse(reference).unwrap_or_else(|wrong| panic!("{wrong}")), expected);
+    for name in ALL.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
+        let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
+        assert!(reference.lines().any(named), "the reference does not say {name}");
+    }
+    // What is only mentioned there can be said too.
+    let mentioned = reference.lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if setting.contains(" = ") || setting.starts_with("[[") => setting,
+        _ => line,
+    });
+    let mentioned: String = mentioned.flat_map(|line| [line, "\n"]).collect();
+    let settings = Settings::parse(&mentioned).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!((settings.routes.len(), settings.clients.per_address), (1, Some(100)));
+}
+
 #[test]
 fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
     let mut said = String::new();
