@@ -31,13 +31,13 @@ use parking_lot::Mutex;
 
 use crate::{
     head::Head,
-    key::Key,
+    key::{AsKey, Key},
     learn::{self, Template},
     log::{Log, Writer},
     object::{Content, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{
-        Class, Draws, Judged, Reason, Terms, Times, Vary, Verdict, condition, hop, judge,
+        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
         vary::{Spec, Variant},
     },
     serve::{Core, RouteId},
@@ -184,6 +184,10 @@ impl fmt::Display for Fault {
 /// Fetches it, and lands the flight of those who wait.
 pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
     let (asked, since) = (core.env.now(), core.store.snapshot());
+    if let Some(news) = core.news(&job, asked) {
+        drop(landing.land(news));
+        return Ok(());
+    }
     let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
         Ok(response) => response,
         Err(error) => {
@@ -392,6 +396,24 @@ impl Landed {
 }
 
 impl Core {
+    /// What became of another flight that ended between the look-up that found nothing and this one. Without it the last of a herd
+    /// would now and then ask once more for what has just come, or has just failed.
+    fn news(&self, job: &Job, now: Tick) -> Option<Landed> {
+        if job.kind != Kind::Miss {
+            return None;
+        }
+        if let Some(known) = self.failures.peek(job.place.key() as &dyn AsKey) {
+            return Some(Landed::Failed(known.value));
+        }
+        let (object, variant) = self.store.at(&job.place, &job.headers)?;
+        let is_new = job.prior.as_ref().is_none_or(|prior| !Arc::ptr_eq(prior, &object));
+        let serves = object.life.at(now, &RequestDirectives::default()).serves();
+        if !is_new || !serves || !job.class.may_have(object.life.is_for_all()) {
+            return None;
+        }
+        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true })))
+    }
+
     /// How a job asks to be let through to the origin.
     fn ask(&self, job: &Job, now: Tick) -> Ask {
         let ask = Ask::new(&self.env).deadline(now + self.settings.wait);

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::{
     key::{AsKey, Key, KeyRef},
     object::Object,
-    policy::vary::Spec,
+    policy::vary::{Spec, Variant},
 };
 
 /// How many variants a URL may have. Beyond that, requests go by themselves.
@@ -112,6 +112,23 @@ impl Store {
         };
         let is_one_too_many = object.is_none() && signpost.variants.load(Relaxed) >= MOST_VARIANTS;
         Found { object, variant: Some(place), is_one_too_many }
+    }
+
+    /// What there is by now for who has found nothing at this place; if it varies, on what, and which one it is.
+    pub(crate) fn at(&self, place: &Place, headers: &HeaderMap) -> Option<(Arc<Object>, Option<(Spec, Variant)>)> {
+        let peek = |key: &Key| self.slots.peek(key as &dyn AsKey).map(|got| got.value);
+        let (slot, variant) = match peek(place.key())? {
+            Slot::Varies(signpost) => {
+                let variant = signpost.spec.variant(headers);
+                let slot = peek(&place.url().as_key().to_variant(signpost.number, &variant))?;
+                (slot, Some((signpost.spec.clone(), variant)))
+            }
+            slot => (slot, None),
+        };
+        match slot {
+            Slot::Object(object) if object.has_beginning() => Some((object, variant)),
+            Slot::Object(_) | Slot::Varies(_) => None,
+        }
     }
 
     /// Where the response to this request is kept, now that it is known to vary on this: behind the signpost that is there, or

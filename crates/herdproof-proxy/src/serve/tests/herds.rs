@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
+use http::{HeaderMap, Method};
 use tokio::io::AsyncWriteExt;
 
 use super::world::{Gate, Step, answer, bytes, fresh, get, head, run, run_with, with};
+use crate::{
+    fill::{Job, Kind, Landed},
+    key::Scheme,
+    origin::Outgoing,
+    policy::classify,
+    store::Place,
+};
 
 const HERD: usize = 200;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -25,6 +33,48 @@ fn a_herd_for_what_may_be_kept_is_one_request() {
             world.settled().await;
             world.ask(get("/")).await.is(200, "hello");
             assert_eq!((world.origin.requests(), world.origin.peak()), (1, 1));
+        },
+    );
+}
+
+#[test]
+fn who_looked_a_moment_before_it_came_does_not_ask_again() {
+    run(
+        |asked| match &*asked.target {
+            "/varies" => vec![answer(200, "cache-control: max-age=60\nvary: x", "hello")],
+            "/fails" => vec![answer(500, "", "")],
+            _ => vec![fresh("hello")],
+        },
+        async |world| {
+            let core = &world.proxy.0;
+            for path in ["/", "/varies", "/fails"] {
+                world.ask(get(path)).await;
+            }
+            world.settled().await;
+            let asked = world.origin.requests();
+            for path in ["/", "/varies", "/fails"] {
+                // As one that has found nothing, before the others came.
+                let key = core.keyer.key(Scheme::Http, "a", path).unwrap().to_key();
+                let route = core.route_of(path);
+                let job = Job {
+                    class: classify(&Method::GET, &HeaderMap::new(), core.route(route)),
+                    route,
+                    outgoing: Outgoing {
+                        method: Method::GET,
+                        target: path.parse().unwrap(),
+                        headers: HeaderMap::new(),
+                    },
+                    headers: HeaderMap::new(),
+                    place: Place::Plain(key.clone()),
+                    key,
+                    prior: None,
+                    template: core.learned.template("a", path, false),
+                    kind: Kind::Miss,
+                };
+                let landed = core.fly(job).await.unwrap().value;
+                assert_eq!(matches!(landed, Landed::Failed(_)), path == "/fails", "{landed:?}");
+                assert_eq!(world.origin.requests(), asked, "{path}");
+            }
         },
     );
 }

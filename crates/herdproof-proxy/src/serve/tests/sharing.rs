@@ -14,7 +14,7 @@ const KINDS: [(&str, &str, bool); 10] = [
     ("/star", "cache-control: public, max-age=60\nvary: accept, *", false),
     ("/cookie", "cache-control: public, max-age=60\nset-cookie: id={}", false),
     ("/cookie-only", "set-cookie: id={}", false),
-    ("/vary-cookie", "cache-control: public, max-age=60\nvary: cookie", false),
+    ("/vary-cookie", "cache-control: public, max-age=60\nvary: cookie, authorization", false),
     ("/public", "cache-control: public, max-age=60", true),
 ];
 
