@@ -113,7 +113,7 @@ pub(crate) struct Own {
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// As they come from the origin.
-    Origin(Response<OriginBody>),
+    Origin(Box<Response<OriginBody>>),
     /// Kept at the same time, for nobody else to see.
     Object(Arc<Object>),
 }
@@ -218,7 +218,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     } else {
         verdict
     };
-    core.learn(&job, head.status, &verdict);
+    core.learn(&job, head.status, verdict);
     let response = |head, body| Response::from_parts(head, body);
     match verdict {
         Verdict::Failed(_) => {
@@ -228,7 +228,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         }
         Verdict::NotShareable { why, store: false } => {
             core.replaced(&job, why);
-            drop(landing.land(Landed::own(why, Some(Answer::Origin(response(head, body))))));
+            drop(landing.land(Landed::own(why, Some(Answer::Origin(Box::new(response(head, body)))))));
         }
         _ => {
             hop::keep(&mut head.headers, times.wall);
@@ -464,7 +464,7 @@ impl Core {
         let draws = Draws { jitter: self.rng.unit() };
         let stored = (prior.head.status(), &kept);
         let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
-        self.learn(job, prior.head.status(), &judged.verdict);
+        self.learn(job, prior.head.status(), judged.verdict);
         let head = Head::new(prior.head.status(), &headers);
         let object = Arc::new(match &prior.content {
             Content::Whole(body) => Object::kept(&head, judged.life, vec![body.clone()]),
@@ -512,7 +512,7 @@ impl Core {
     }
 
     /// Learns who may share what, for those who ask next.
-    pub(crate) fn learn(&self, job: &Job, status: StatusCode, verdict: &Verdict) {
+    pub(crate) fn learn(&self, job: &Job, status: StatusCode, verdict: Verdict) {
         self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict));
     }
 
@@ -522,7 +522,7 @@ impl Core {
         class: &Class,
         key: u64,
         template: Template,
-        (status, verdict): (StatusCode, &Verdict),
+        (status, verdict): (StatusCode, Verdict),
     ) {
         // What cannot be seen from a part or a condition is not learned from one; nor is it from how one request was put: a head
         // that the origin cannot read would make everybody go by themselves.

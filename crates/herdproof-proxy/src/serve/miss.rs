@@ -108,7 +108,7 @@ impl Core {
                 Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
                     let why = answer.why.name();
                     match answer.take() {
-                        Some(Answer::Origin(response)) => return visit.passed(response, why),
+                        Some(Answer::Origin(response)) => return visit.passed(*response, why),
                         Some(Answer::Object(object)) => {
                             let cache = cache_status(Outcome::Pass, why, Some(object.head.status()), true);
                             return visit.deliver(&object, Outcome::Pass, why, cache);

@@ -27,7 +27,7 @@ impl Core {
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // Of what is too large nothing is learned: it is not shared whatever it says.
                 if response.body().size_hint().exact().is_none_or(|len| len <= self.max_object) {
-                    let told = (response.status(), &verdict);
+                    let told = (response.status(), verdict);
                     self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told);
                 }
                 visit.passed(response, why)
@@ -69,7 +69,9 @@ impl Core {
     /// out of date (RFC 9111 4.4).
     fn changed(&self, visit: &Visit<'_>, headers: &HeaderMap) {
         self.invalidate(&visit.key.to_key());
-        invalidate::others(&visit.key, headers, &self.keyer).iter().for_each(|key| self.invalidate(key));
+        for key in invalidate::others(&visit.key, headers, &self.keyer) {
+            self.invalidate(&key);
+        }
     }
 
     fn invalidate(&self, key: &Key) {
