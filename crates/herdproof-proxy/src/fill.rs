@@ -48,8 +48,8 @@ use crate::{
 const BATCH: u64 = 64 << 10;
 /// While memory is short, no more of a body than this is kept for those who lag.
 const NARROW: u64 = 1 << 20;
-/// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half. One that does
-/// not say how long it is may have no end: then if it is to be kept, and no more than this has come.
+/// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half.
+/// One that does not say how long it is may have no end, and is given up.
 const WORTHWHILE: u64 = 1 << 20;
 /// So long after the head those aboard have surely begun to read.
 const BOARDING: Duration = Duration::from_secs(1);
@@ -317,7 +317,7 @@ impl Arrival<'_> {
         let mut body = Box::pin(body);
         let (core, len) = (self.core, self.object.len());
         let boarded = core.env.now() + BOARDING;
-        let mut pump = Pump { core, len, wanted: self.wanted(), stores: self.verdict.stores(), boarded, published: 0 };
+        let mut pump = Pump { core, len, wanted: self.wanted(), boarded, published: 0 };
         let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
         if whole { writer.complete() } else { None }
     }
@@ -332,7 +332,6 @@ struct Pump<'a> {
     core: &'a Core,
     len: Option<u64>,
     wanted: bool,
-    stores: bool,
     /// Until then there may be some aboard who have not begun to read.
     boarded: Tick,
     /// How much those who wait were told of.
@@ -384,7 +383,7 @@ impl Pump<'_> {
         let come = writer.len();
         match self.len.map(|len| len.saturating_sub(come)) {
             Some(missing) => missing <= WORTHWHILE || missing < come,
-            None => self.stores && come <= WORTHWHILE,
+            None => false,
         }
     }
 }

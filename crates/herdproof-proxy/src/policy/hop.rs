@@ -215,6 +215,22 @@ mod tests {
     }
 
     #[test]
+    fn only_what_names_a_field_names_more() {
+        for (lines, more) in [
+            (&[][..], false),
+            (&["keep-alive"], false),
+            (&["Close"], false),
+            (&["keep-alive", "close"], false),
+            (&["x"], true),
+            (&["keep-alive, x"], true),
+            (&["close", "Cookie"], true),
+        ] {
+            let lines: Vec<_> = lines.iter().map(|line| ("connection", *line)).collect();
+            assert_eq!(names_more(&headers(&lines)), more, "{lines:?}");
+        }
+    }
+
+    #[test]
     fn what_is_kept_has_a_date_and_no_age() {
         let wall = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
         let mut message = headers(&[("age", "5"), ("connection", "a"), ("a", "1"), ("b", "2")]);
