@@ -91,7 +91,6 @@ impl Visit<'_> {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),
         }
-        vary::ask_plainly(&mut headers);
         let key = self.key.to_key();
         let place = match &found.variant {
             Some(place) => Place::Variant { key: key.clone(), place: place.clone() },
