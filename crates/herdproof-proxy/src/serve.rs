@@ -125,7 +125,7 @@ impl Proxy {
         let proxy = self.clone();
         listener.serve(env, move |request, client| {
             let proxy = proxy.clone();
-            async move { proxy.serve(request.map(|body| client.upload(body)), &client).await }
+            async move { proxy.serve(request, &client).await }
         })
     }
 
