@@ -28,6 +28,11 @@ enum Source {
         program: &'static str,
         package: &'static str,
     },
+    /// A package that would start its server as soon as it is installed, on a port that may be somebody's.
+    DebianServer {
+        program: &'static str,
+        package: &'static str,
+    },
     /// Lives in a virtual environment of ours, so nothing of the system changes.
     Python {
         module: &'static str,
@@ -61,7 +66,7 @@ pub(crate) const NEXTEST: Tool = Tool {
 };
 
 /// What a bench may name in its `needs:` line.
-const FOR_BENCHES: [Tool; 2] = [
+const FOR_BENCHES: [Tool; 8] = [
     Tool {
         name: "valgrind",
         why: "count instructions instead of noisy nanoseconds",
@@ -72,7 +77,24 @@ const FOR_BENCHES: [Tool; 2] = [
         why: "run the same experiment in the simulator people know",
         source: Source::Python { module: "simpy" },
     },
+    Tool {
+        name: "wrk",
+        why: "ask for the same thing as often as a proxy can answer",
+        source: Source::Debian { program: "wrk", package: "wrk" },
+    },
+    server("nginx", "nginx", "nginx-light"),
+    server("haproxy", "haproxy", "haproxy"),
+    server("varnish", "varnishd", "varnish"),
+    server("squid", "squid", "squid"),
+    server("trafficserver", "traffic_server", "trafficserver"),
 ];
+
+const fn server(name: &'static str, program: &'static str, package: &'static str) -> Tool {
+    Tool { name, why: "measure it beside ours", source: Source::DebianServer { program, package } }
+}
+
+/// Where Debian keeps servers; the path of an ordinary user leaves them out.
+const SERVERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 pub(crate) fn for_bench(name: &str) -> Result<&'static Tool, Failure> {
     FOR_BENCHES.iter().find(|tool| tool.name == name).ok_or_else(|| {
@@ -88,7 +110,8 @@ impl Tool {
     pub(crate) fn is_here(&self, workspace: &Workspace) -> bool {
         let probe = match self.source {
             Source::Cargo { subcommand, .. } => Call::new("cargo").args([subcommand, "--version"]),
-            Source::Debian { program, .. } => Call::new(program).args(["--version"]),
+            // Many of them know no `--version`, so this does not run them.
+            Source::Debian { program, .. } | Source::DebianServer { program, .. } => return is_on_path(program),
             Source::Python { module } => {
                 Call::new(venv_python(&workspace.root)).args(["-c", &format!("import {module}")])
             }
@@ -103,8 +126,9 @@ impl Tool {
         }
         let steps = match self.source {
             Source::Debian { package, .. } if is_root() => debian_steps(package),
+            Source::DebianServer { package, .. } if is_root() => debian_server_steps(package),
             Source::Python { module } => python_steps(&workspace.root, module),
-            Source::Cargo { .. } | Source::Debian { .. } => return self.missing(""),
+            Source::Cargo { .. } | Source::Debian { .. } | Source::DebianServer { .. } => return self.missing(""),
         };
         say::aside(format!("installing {}, to {}", self.name, self.why));
         let log = workspace.root.join("target/xtask").join(format!("install-{}.log", self.name));
@@ -126,7 +150,7 @@ impl Tool {
     pub(crate) fn variable(&self, workspace: &Workspace) -> Option<(&'static str, PathBuf)> {
         match self.source {
             Source::Python { .. } => Some(("HERDPROOF_BENCH_PYTHON", venv_python(&workspace.root))),
-            Source::Cargo { .. } | Source::Debian { .. } => None,
+            Source::Cargo { .. } | Source::Debian { .. } | Source::DebianServer { .. } => None,
         }
     }
 
@@ -141,7 +165,9 @@ impl Tool {
     fn by_hand(&self) -> String {
         match self.source {
             Source::Cargo { install, .. } => install.into(),
-            Source::Debian { package, .. } => format!("sudo apt-get install {package}"),
+            Source::Debian { package, .. } | Source::DebianServer { package, .. } => {
+                format!("sudo apt-get install {package}")
+            }
             Source::Python { module } => {
                 format!("python3 -m venv bench/target/venv && bench/target/venv/bin/python -m pip install {module}")
             }
@@ -154,6 +180,25 @@ fn debian_steps(package: &str) -> Vec<Call> {
         Call::new("apt-get").args(arguments.iter().copied()).env("DEBIAN_FRONTEND", "noninteractive")
     };
     vec![apt(&["update"]), apt(&["install", "-y", package])]
+}
+
+/// Debian asks `policy-rc.d` before it starts anything; who has one of their own keeps it.
+const WITHOUT_STARTING: &str = r#"policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap 'rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' > "$policy" && chmod 755 "$policy"
+fi
+apt-get install -y --no-install-recommends "$1""#;
+
+fn debian_server_steps(package: &str) -> Vec<Call> {
+    let update = Call::new("apt-get").args(["update"]);
+    let install = Call::new("sh").args(["-c", WITHOUT_STARTING, "install", package]);
+    vec![update, install].into_iter().map(|step| step.env("DEBIAN_FRONTEND", "noninteractive")).collect()
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(SERVERS.map(PathBuf::from)).any(|folder| folder.join(program).is_file())
 }
 
 fn python_steps(root: &Path, module: &str) -> Vec<Call> {
@@ -206,5 +251,10 @@ mod tests {
         let scratch = Scratch::new();
         let tool = Tool { name: "json", why: "read", source: Source::Python { module: "json" } };
         assert!(!tool.is_here(&workspace(&scratch)));
+    }
+
+    #[test]
+    fn a_program_that_knows_no_version_flag_is_seen_without_running_it() {
+        assert!(is_on_path("sh") && !is_on_path("no-such-herd"));
     }
 }

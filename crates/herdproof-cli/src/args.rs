@@ -78,8 +78,11 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProxyArgs {
-    /// The service behind, such as http://127.0.0.1:3000; `demo` starts a fragile one here
-    #[arg(long, value_name = "URL")]
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "The service behind, such as http://127.0.0.1:3000; `demo` starts a fragile one here"
+    )]
     pub(crate) origin: Option<String>,
     /// Where clients are served [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]

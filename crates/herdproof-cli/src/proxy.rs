@@ -110,7 +110,7 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         what: format!("cannot open the access log {}", path.display()),
         error,
     })?;
-    let listener = Listener::bind(settings.listen, &settings.clients).map_err(cannot_listen)?;
+    let listener = Listener::bind(settings.listen, &settings.clients).map_err(|error| cannot_listen(&error))?;
     let admin = settings.admin.map(|address| Admin::bind(address, settings.admin_anywhere)).transpose();
     let admin = admin.map_err(bad_admin)?;
     let demo = demo_origin(&env, &mut settings)?;
@@ -132,11 +132,8 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     });
     say_where(output, &settings, &server, admin.as_ref(), demo.is_some());
 
-    loop {
-        match signals.next().await {
-            Signal::Reopen => log.iter().for_each(AccessLog::reopen),
-            Signal::Stop => break,
-        }
+    while let Signal::Reopen = signals.next().await {
+        log.iter().for_each(AccessLog::reopen);
     }
     readiness.stop();
     let drain = show_time(settings.drain);
@@ -177,7 +174,7 @@ fn demo_origin(env: &Env, settings: &mut Settings) -> Result<Option<FragileOrigi
     Ok(Some(origin))
 }
 
-fn cannot_listen(error: CannotListen) -> Failure {
+fn cannot_listen(error: &CannotListen) -> Failure {
     Failure::Io { what: format!("cannot listen on {}", error.address), error: io::Error::other(error.why()) }
 }
 
@@ -188,7 +185,7 @@ fn bad_admin(error: BadAdmin) -> Failure {
             hint: "Keep it on 127.0.0.1, or say that it is meant with --admin-anywhere or `admin_anywhere = true`"
                 .into(),
         },
-        BadAdmin::Listen(error) => cannot_listen(error),
+        BadAdmin::Listen(error) => cannot_listen(&error),
     }
 }
 

@@ -31,13 +31,13 @@ use parking_lot::Mutex;
 
 use crate::{
     head::Head,
-    key::Key,
+    key::{AsKey, Key},
     learn::{self, Template},
     log::{Log, Writer},
     object::{Content, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{
-        Class, Draws, Judged, Reason, Terms, Times, Vary, Verdict, condition, hop, judge,
+        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
         vary::{Spec, Variant},
     },
     serve::{Core, RouteId},
@@ -49,7 +49,10 @@ const BATCH: u64 = 64 << 10;
 /// While memory is short, no more of a body than this is kept for those who lag.
 const NARROW: u64 = 1 << 20;
 /// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half.
+/// One that does not say how long it is may have no end, and is given up.
 const WORTHWHILE: u64 = 1 << 20;
+/// So long after the head those aboard have surely begun to read.
+const BOARDING: Duration = Duration::from_secs(1);
 
 /// What is to be fetched, for whom, and what there is already.
 #[derive(Debug)]
@@ -76,11 +79,8 @@ pub(crate) enum Kind {
     Miss,
     /// Nobody does: what is there is served meanwhile.
     Refresh,
-    /// One waits for it, and nobody else may.
-    Alone {
-        /// What was kept when it began. Nobody can say of it alone that it was forgotten since.
-        since: Snapshot,
-    },
+    /// One waits for it, and nobody else may. Nobody can say of it alone that it was forgotten.
+    Alone,
 }
 
 /// What became of a fill, for those aboard.
@@ -113,7 +113,7 @@ pub(crate) struct Own {
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// As they come from the origin.
-    Origin(Response<OriginBody>),
+    Origin(Box<Response<OriginBody>>),
     /// Kept at the same time, for nobody else to see.
     Object(Arc<Object>),
 }
@@ -183,7 +183,11 @@ impl fmt::Display for Fault {
 
 /// Fetches it, and lands the flight of those who wait.
 pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
-    let asked = core.env.now();
+    let (asked, since) = (core.env.now(), core.store.snapshot());
+    if let Some(news) = core.news(&job, asked) {
+        drop(landing.land(news));
+        return Ok(());
+    }
     let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
         Ok(response) => response,
         Err(error) => {
@@ -200,7 +204,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     {
         // Nothing comes after it, so the connection is free again.
         drop(body);
-        core.revalidated(&job, prior, head.headers, &times, landing);
+        core.revalidated(&job, (prior, since), head.headers, &times, landing);
         return Ok(());
     }
     let draws = Draws { jitter: core.rng.unit() };
@@ -214,7 +218,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     } else {
         verdict
     };
-    core.learn(&job, &verdict);
+    core.learn(&job, head.status, verdict);
     let response = |head, body| Response::from_parts(head, body);
     match verdict {
         Verdict::Failed(_) => {
@@ -224,14 +228,14 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         }
         Verdict::NotShareable { why, store: false } => {
             core.replaced(&job, why);
-            drop(landing.land(Landed::own(why, Some(Answer::Origin(response(head, body))))));
+            drop(landing.land(Landed::own(why, Some(Answer::Origin(Box::new(response(head, body)))))));
         }
         _ => {
             hop::keep(&mut head.headers, times.wall);
             let head = Head::new(head.status, &head.headers);
             let (log, writer) = Log::new(&core.afloat);
             let object = Arc::new(Object::new(head, life, Content::Arriving(log, len)));
-            let arrival = Arrival { core: &core, job: &job, terms, verdict, object };
+            let arrival = Arrival { core: &core, job: &job, terms, verdict, object, since };
             arrival.land(landing, writer, body).await;
         }
     }
@@ -245,27 +249,31 @@ struct Arrival<'a> {
     terms: Terms,
     verdict: Verdict,
     object: Arc<Object>,
+    /// What was kept when it was asked for.
+    since: Snapshot,
 }
 
 impl Arrival<'_> {
     async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
         let (core, job) = (self.core, self.job);
-        let since = core.store.snapshot();
         let variant = match &self.terms.vary {
             Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
             _ => None,
         };
         let place = match &variant {
-            Some((spec, _)) if self.verdict.shares() => {
-                let place = core.store.place(&job.key, spec, &job.headers);
-                Place::Variant { key: job.key.clone(), place }
-            }
-            _ => job.place.clone(),
+            Some((spec, _)) if self.verdict.shares() => core.store.place(&job.place, spec, &job.headers),
+            _ => Some(job.place.clone()),
         };
         // Nobody who asks from now on for this variant finds the flight, which has another key: it is kept before it is whole.
-        let early = self.verdict == Verdict::Shareable && place.key() != job.place.key();
-        if early {
-            core.store.put(&place, Arc::clone(&self.object), self.terms.has_validator);
+        if self.verdict == Verdict::Shareable
+            && let Some(place) = place.as_ref().filter(|place| place.key() != job.place.key())
+        {
+            let keep = || core.store.put(place, Arc::clone(&self.object), self.terms.has_validator);
+            match job.kind {
+                Kind::Miss | Kind::Refresh => drop(landing.unless_forgotten(keep)),
+                Kind::Alone if self.is_unchanged() => keep(),
+                Kind::Alone => {}
+            }
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
@@ -277,14 +285,12 @@ impl Arrival<'_> {
         };
         // Who comes after the head of a response that is stale at once is not to have it.
         let linger = Some(landing.land(landed)).filter(|_| self.verdict == Verdict::Shareable);
-        let since = match job.kind {
-            Kind::Alone { since } => since,
-            Kind::Miss | Kind::Refresh => since,
-        };
-        match self.receive(writer, body).await {
+        let chunks = self.receive(writer, body).await;
+        let Some(place) = place else { return };
+        match chunks {
             Some(chunks) if self.verdict.stores() => {
                 let object = Arc::new(Object::kept(&self.object.head, self.object.life, chunks));
-                self.keep(&place, object, linger.as_ref(), since);
+                self.keep(&place, object, linger.as_ref());
             }
             Some(_) => {}
             None => core.store.remove(place.key(), &self.object),
@@ -292,22 +298,26 @@ impl Arrival<'_> {
     }
 
     /// Keeps it, unless what is kept at its key was said to have changed since it was asked for.
-    fn keep(&self, place: &Place, object: Arc<Object>, linger: Option<&Linger<Landed, Infallible>>, since: Snapshot) {
-        let store = &self.core.store;
-        let keep = || store.put(place, object, self.terms.has_validator);
+    fn keep(&self, place: &Place, object: Arc<Object>, linger: Option<&Linger<Landed, Infallible>>) {
+        let keep = || self.core.store.put(place, object, self.terms.has_validator);
         match linger {
-            Some(linger) if !matches!(self.job.kind, Kind::Alone { .. }) => {
-                linger.unless_forgotten(keep);
-            }
-            _ if store.snapshot() == since => keep(),
+            Some(linger) if self.job.kind != Kind::Alone => drop(linger.unless_forgotten(keep)),
+            _ if self.is_unchanged() => keep(),
             _ => {}
         }
+    }
+
+    /// Whether nothing has changed at all since it was asked for: where nobody can say whether this has.
+    fn is_unchanged(&self) -> bool {
+        self.core.store.snapshot() == self.since
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
     async fn receive(&self, writer: Writer, body: OriginBody) -> Option<Vec<Bytes>> {
         let mut body = Box::pin(body);
-        let mut pump = Pump { core: self.core, len: self.object.len(), wanted: self.wanted(), published: 0 };
+        let (core, len) = (self.core, self.object.len());
+        let boarded = core.env.now() + BOARDING;
+        let mut pump = Pump { core, len, wanted: self.wanted(), boarded, published: 0 };
         let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
         if whole { writer.complete() } else { None }
     }
@@ -322,6 +332,8 @@ struct Pump<'a> {
     core: &'a Core,
     len: Option<u64>,
     wanted: bool,
+    /// Until then there may be some aboard who have not begun to read.
+    boarded: Tick,
     /// How much those who wait were told of.
     published: u64,
 }
@@ -363,10 +375,16 @@ impl Pump<'_> {
         writer.publish();
     }
 
-    /// Whether it is to go on: somebody reads it, or it is nearly here.
+    /// Whether it is to go on: somebody reads it or is about to, or it is nearly here.
     fn is_worthwhile(&self, writer: &Writer) -> bool {
-        let missing = self.len.map_or(0, |len| len.saturating_sub(writer.len()));
-        self.wanted || missing <= WORTHWHILE || missing < writer.len() || writer.readers() > 0
+        if self.wanted || writer.readers() > 0 || self.core.env.now() < self.boarded {
+            return true;
+        }
+        let come = writer.len();
+        match self.len.map(|len| len.saturating_sub(come)) {
+            Some(missing) => missing <= WORTHWHILE || missing < come,
+            None => false,
+        }
     }
 }
 
@@ -377,13 +395,31 @@ impl Landed {
 }
 
 impl Core {
+    /// What became of another flight that ended between the look-up that found nothing and this one. Without it the last of a herd
+    /// would now and then ask once more for what has just come, or has just failed.
+    fn news(&self, job: &Job, now: Tick) -> Option<Landed> {
+        if job.kind != Kind::Miss {
+            return None;
+        }
+        if let Some(known) = self.failures.peek(job.place.key() as &dyn AsKey) {
+            return Some(Landed::Failed(known.value));
+        }
+        let (object, variant) = self.store.at(&job.place, &job.headers)?;
+        let is_new = job.prior.as_ref().is_none_or(|prior| !Arc::ptr_eq(prior, &object));
+        let serves = object.life.at(now, &RequestDirectives::default()).serves();
+        if !is_new || !serves || !job.class.may_have(object.life.is_for_all()) {
+            return None;
+        }
+        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true })))
+    }
+
     /// How a job asks to be let through to the origin.
     fn ask(&self, job: &Job, now: Tick) -> Ask {
         let ask = Ask::new(&self.env).deadline(now + self.settings.wait);
         match job.kind {
             // What is there is served meanwhile: no need to push, or to try twice.
             Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),
-            Kind::Miss | Kind::Alone { .. } => ask,
+            Kind::Miss | Kind::Alone => ask,
         }
     }
 
@@ -398,7 +434,7 @@ impl Core {
         if let Some(prior) = &job.prior {
             prior.rest(now + rest);
         }
-        if !matches!(failure.what, Fault::Refused(_)) && !matches!(job.kind, Kind::Alone { .. }) {
+        if !matches!(failure.what, Fault::Refused(_)) && !matches!(job.kind, Kind::Alone) {
             failure.until = Some(now + rest);
             let known = Failure { answer: Mutex::new(None), what: failure.what.clone(), ..failure };
             failure.answer = Mutex::new(failure.answer.into_inner());
@@ -411,12 +447,11 @@ impl Core {
     fn revalidated(
         &self,
         job: &Job,
-        prior: &Arc<Object>,
+        (prior, since): (&Arc<Object>, Snapshot),
         mut said: HeaderMap,
         times: &Times,
         landing: Landing<Landed, Infallible>,
     ) {
-        let since = self.store.snapshot();
         let kept = prior.head.headers(0);
         hop::strip(&mut said);
         if !condition::is_about(&said, &kept) {
@@ -428,7 +463,7 @@ impl Core {
         let draws = Draws { jitter: self.rng.unit() };
         let stored = (prior.head.status(), &kept);
         let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
-        self.learn(job, &judged.verdict);
+        self.learn(job, prior.head.status(), judged.verdict);
         let head = Head::new(prior.head.status(), &headers);
         let object = Arc::new(match &prior.content {
             Content::Whole(body) => Object::kept(&head, judged.life, vec![body.clone()]),
@@ -451,14 +486,15 @@ impl Core {
                 stored: verdict.stores(),
             })),
         };
-        let linger = landing.land(landed);
-        if !judged.verdict.stores() {
-            return;
+        if let Some(why) = judged.verdict.why().filter(|_| !judged.verdict.stores()) {
+            self.replaced(job, why);
         }
+        let linger = landing.land(landed);
         match job.kind {
+            _ if !judged.verdict.stores() => {}
             Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(keep)),
-            Kind::Alone { since: before } if before == since && since == self.store.snapshot() => keep(),
-            Kind::Alone { .. } => {}
+            Kind::Alone if self.store.snapshot() == since => keep(),
+            Kind::Alone => {}
         }
     }
 
@@ -475,12 +511,23 @@ impl Core {
     }
 
     /// Learns who may share what, for those who ask next.
-    pub(crate) fn learn(&self, job: &Job, verdict: &Verdict) {
-        self.learn_of(&job.class, job.key.hash(), job.template, verdict);
+    pub(crate) fn learn(&self, job: &Job, status: StatusCode, verdict: Verdict) {
+        self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict));
     }
 
     /// As [`learn`](Core::learn), of a request that went by itself.
-    pub(crate) fn learn_of(&self, class: &Class, key: u64, template: Template, verdict: &Verdict) {
+    pub(crate) fn learn_of(
+        &self,
+        class: &Class,
+        key: u64,
+        template: Template,
+        (status, verdict): (StatusCode, Verdict),
+    ) {
+        // What cannot be seen from a part or a condition is not learned from one; nor is it from how one request was put: a head
+        // that the origin cannot read would make everybody go by themselves.
+        if is_about_the_request(status) || !verdict.why().is_none_or(Reason::is_telling) {
+            return;
+        }
         let key = private_key(class, key);
         match verdict {
             Verdict::Shareable | Verdict::AboardOnly { .. } => {
@@ -494,6 +541,11 @@ impl Core {
             Verdict::Failed(_) => {}
         }
     }
+}
+
+/// Statuses that answer how a request was put, and say nothing about the same URL asked for in another way.
+fn is_about_the_request(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 405..=408 | 411..=417 | 421..=426 | 428 | 431 | 501 | 505)
 }
 
 /// What is private for who comes with credentials need not be for who does not.

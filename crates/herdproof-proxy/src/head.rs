@@ -41,7 +41,9 @@ impl Head {
     pub(crate) fn joined(&self, rest: &[Bytes]) -> (Head, Bytes) {
         let mut block = BytesMut::with_capacity(self.len() + rest.iter().map(Bytes::len).sum::<usize>());
         block.put_slice(&self.0);
-        rest.iter().for_each(|part| block.put_slice(part));
+        for part in rest {
+            block.put_slice(part);
+        }
         let mut block = block.freeze();
         let head = block.split_to(self.len());
         (Head(head), block)

@@ -145,6 +145,10 @@ impl Keyer {
     /// The key of a request, from its target and `Host`.
     #[inline]
     pub fn of<'a>(&self, scheme: Scheme, uri: &'a Uri, headers: &'a HeaderMap) -> Result<KeyRef<'a>, Ambiguous> {
+        // A host alone is the target of a tunnel, and nothing that can be asked for.
+        if uri.authority().is_some() && uri.scheme().is_none() {
+            return Err(Ambiguous::BadTarget);
+        }
         let authority = host(scheme, uri, headers)?;
         // No path is `/`; a query without a path, as in `http://a?x`, is refused with all else that does not begin with one.
         self.key(scheme, authority, uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str))

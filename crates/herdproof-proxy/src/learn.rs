@@ -56,7 +56,7 @@ impl Private {
     /// Remembers a key, by its hash, until then.
     pub(crate) fn remember(&self, key: u64, until: Tick) {
         if let Some(word) = self.word(key) {
-            word.store(key & TAG | seconds(until) + 1, Relaxed);
+            word.store((key & TAG) | (seconds(until) + 1), Relaxed);
         }
     }
 

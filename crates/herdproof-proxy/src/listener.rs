@@ -71,7 +71,6 @@ use tokio::{
 
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
-pub use pulse::Ended;
 use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};
@@ -92,7 +91,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// A bound socket that nobody is served on yet.
 #[derive(Debug)]
 pub struct Listener {
-    listener: TcpListener,
+    socket: TcpListener,
     address: SocketAddr,
     settings: ClientSettings,
 }
@@ -137,9 +136,9 @@ impl Listener {
             #[cfg(unix)]
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
-            let listener = socket.listen(BACKLOG)?;
-            let address = listener.local_addr()?;
-            Ok(Listener { listener, address, settings: settings.clone() })
+            let socket = socket.listen(BACKLOG)?;
+            let address = socket.local_addr()?;
+            Ok(Listener { socket, address, settings: settings.clone() })
         };
         bound().map_err(|error| CannotListen { address, error })
     }
@@ -178,7 +177,7 @@ impl Listener {
             .header_read_timeout(None);
         let door = Door { env: env.clone(), connections: Arc::clone(&connections), http, serve };
         let (stop, stopped) = oneshot::channel();
-        let accepting = env.spawn(door.accept(self.listener, stopped));
+        let accepting = env.spawn(door.accept(self.socket, stopped));
         let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
         Server { env: env.clone(), address: self.address, connections, stop: Some(stop), accepting, looking }
     }

@@ -129,6 +129,11 @@ impl Log {
         self.state.lock().len
     }
 
+    /// Whether everything that came is still there.
+    pub(crate) fn has_beginning(&self) -> bool {
+        self.state.lock().dropped == 0
+    }
+
     /// Drops what is older than the window, and gives it to be dropped without the lock.
     fn shorten(&self, state: &mut State) -> Vec<Bytes> {
         let before = state.kept;

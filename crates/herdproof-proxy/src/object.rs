@@ -27,7 +27,9 @@ pub(crate) struct Object {
     pub(crate) head: Head,
     pub(crate) life: Life,
     pub(crate) content: Content,
-    /// No refresh is begun before this tick.
+    /// Somebody has begun a refresh; nobody else does before this tick.
+    claimed_until: AtomicU64,
+    /// The last refresh has failed; the origin is left alone until this tick.
     rests_until: AtomicU64,
 }
 
@@ -44,7 +46,7 @@ pub(crate) enum Content {
 
 impl Object {
     pub(crate) fn new(head: Head, life: Life, content: Content) -> Object {
-        Object { head, life, content, rests_until: AtomicU64::new(0) }
+        Object { head, life, content, claimed_until: AtomicU64::new(0), rests_until: AtomicU64::new(0) }
     }
 
     /// One whose body has come, to be kept.
@@ -73,12 +75,22 @@ impl Object {
 
     /// Whether it is this caller who is to refresh it. For a while nobody else is.
     pub(crate) fn claims_refresh(&self, now: Tick) -> bool {
-        let until = self.rests_until.load(Relaxed);
+        let until = self.claimed_until.load(Relaxed);
         let next = (now + BEGUN).as_nanos();
-        now.as_nanos() >= until && self.rests_until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
+        !self.is_resting(now)
+            && now.as_nanos() >= until
+            && self.claimed_until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// Whether nobody is to ask the origin about it now.
+    /// Whether it can still be read from its first byte on.
+    pub(crate) fn has_beginning(&self) -> bool {
+        match &self.content {
+            Content::Whole(_) | Content::Parts(..) => true,
+            Content::Arriving(log, _) => log.has_beginning(),
+        }
+    }
+
+    /// Whether nobody is to ask the origin about it now, because that has just failed.
     pub(crate) fn is_resting(&self, now: Tick) -> bool {
         now.as_nanos() < self.rests_until.load(Relaxed)
     }

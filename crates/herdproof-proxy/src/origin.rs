@@ -173,8 +173,11 @@ impl Origin {
     /// time beside the first if that takes long, both within the budget.
     pub async fn fetch(&self, request: &Outgoing, ask: Ask) -> Result<Answer, OriginError> {
         let inner = &*self.0;
-        let attempt =
-            |ask: Ask| async move { inner.fetch_once(request, ask).await.map_err(|error| failure(error, false)) };
+        let first = ask.attempt;
+        let attempt = |ask: Ask| async move {
+            let again = ask.attempt > first;
+            inner.fetch_once(request, ask, again).await.map_err(|error| failure(error, false))
+        };
         let outcome = inner.stack.retry.run(&inner.env, repeatable, ask, attempt).await;
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
     }
@@ -192,13 +195,15 @@ impl Origin {
         // There whenever no attempt has it: an attempt that was not sent puts it back.
         let unsent = Mutex::new(Some(request));
         let unsent = &unsent;
+        let first = ask.attempt;
         let attempt = |mut ask: Ask| async move {
             let entered = inner.stack.enter(&mut ask).await;
             let entry = entered.map_err(|refusal| failure(OriginError::Refused(refusal), true))?;
             let Some(request) = unsent.lock().take() else {
                 return Err(Failure::NoRetry(OriginError::TimedOut));
             };
-            let outcome = inner.exchange(request, entry, ask).await;
+            let again = ask.attempt > first;
+            let outcome = inner.exchange(request, entry, ask, again).await;
             outcome.map_err(|Failed { error, request }| {
                 let kept = request.is_some();
                 *unsent.lock() = request;
@@ -247,17 +252,19 @@ struct Failed {
 }
 
 impl Inner {
-    async fn fetch_once(&self, request: &Outgoing, mut ask: Ask) -> Result<Answer, OriginError> {
+    async fn fetch_once(&self, request: &Outgoing, mut ask: Ask, again: bool) -> Result<Answer, OriginError> {
         let entry = self.stack.enter(&mut ask).await.map_err(OriginError::Refused)?;
         let Some(hedge) = &self.stack.hedge else {
-            return self.exchange(request.bare(), entry, ask).await.map_err(|failed| failed.error);
+            return self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error);
         };
         let mut entry = Some(entry);
         let attempt = |ask: Ask, which: Which| {
             let entry = if which == Which::First { entry.take() } else { self.stack.try_enter(&ask).ok() };
             async move {
                 match entry {
-                    Some(entry) => self.exchange(request.bare(), entry, ask).await.map_err(|failed| failed.error),
+                    Some(entry) => {
+                        self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)
+                    }
                     // Somebody took the seat that was free a moment ago: there is no second attempt.
                     None => std::future::pending().await,
                 }
@@ -268,10 +275,16 @@ impl Inner {
     }
 
     /// One request over one connection, until the head of its answer.
-    async fn exchange(&self, mut request: Request<Sending>, entry: Entry, ask: Ask) -> Result<Answer, Failed> {
+    async fn exchange(
+        &self,
+        mut request: Request<Sending>,
+        entry: Entry,
+        ask: Ask,
+        again: bool,
+    ) -> Result<Answer, Failed> {
         let Entry { pass, mut place } = entry;
         // Whatever broke the attempt before, it was not this connection.
-        let mut fresh = ask.attempt > 0;
+        let mut fresh = again;
         let (mut lease, sent) = loop {
             let mut lease = match self.pool.connect(place, fresh).await {
                 Ok(lease) => lease,
@@ -488,8 +501,9 @@ impl Error for OriginError {
         match self {
             OriginError::Refused(refusal) => Some(refusal),
             OriginError::Connect(error) => Some(error),
-            OriginError::Broken(error) | OriginError::Request(error) => Some(error),
-            OriginError::BadResponse(BadResponse::Unreadable(error)) => Some(error),
+            OriginError::Broken(error)
+            | OriginError::Request(error)
+            | OriginError::BadResponse(BadResponse::Unreadable(error)) => Some(error),
             OriginError::BadResponse(_) | OriginError::TimedOut => None,
         }
     }

@@ -14,6 +14,8 @@
 mod miss;
 mod pass;
 mod record;
+#[cfg(all(test, not(herdproof_shuttle)))]
+mod tests;
 mod visit;
 
 use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
@@ -26,7 +28,7 @@ use herdproof::{
     flight::{Abandon, Flight},
     shed::Appointments,
 };
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use visit::{Served, Visit};
 
 use crate::{
@@ -41,16 +43,13 @@ use crate::{
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin},
-    policy::{Route, Use, Way, classify},
+    policy::{Route, Use, Way, classify, hop},
     settings::{self, Settings},
     store::{Found, Store},
 };
 
 /// How many failures are remembered.
 const FAILURES: usize = 10_000;
-
-/// What we call ourselves to others.
-const NAME: &str = "herdproof";
 
 /// A proxy; see the [crate](crate). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -74,6 +73,8 @@ pub(crate) struct Core {
     log: Option<AccessLog>,
     keyer: Keyer,
     appointments: Appointments,
+    /// What it calls itself to others: another name for each proxy, so that one before another is no loop.
+    name: String,
 }
 
 /// Which of the routes.
@@ -104,6 +105,7 @@ impl Proxy {
             afloat: Afloat::new(settings.in_flight),
             max_object,
             keyer: Keyer::new(rng.bits()),
+            name: format!("herdproof-{:016x}", rng.bits()),
             rng,
             metrics,
             log,
@@ -123,7 +125,7 @@ impl Proxy {
         let proxy = self.clone();
         listener.serve(env, move |request, client| {
             let proxy = proxy.clone();
-            async move { proxy.serve(request.map(|body| client.upload(body)), &client).await }
+            async move { proxy.serve(request, &client).await }
         })
     }
 
@@ -135,9 +137,14 @@ impl Proxy {
     {
         let core = &self.0;
         let arrived = core.env.now();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let route = core.route_of(parts.uri.path());
         let class = classify(&parts.method, &parts.headers, core.route(route));
+        // What the origin is not to see must not choose what it is asked for: whoever names a field in `Connection` would put
+        // the answer without it where others look with it. After the class, which is to see everything.
+        if hop::names_more(&parts.headers) {
+            hop::strip(&mut parts.headers);
+        }
         let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
@@ -151,7 +158,7 @@ impl Proxy {
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
                     Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
-                    Way::Share | Way::Alone => Box::pin(core.pass(&visit, "route")).await,
+                    Way::Share | Way::Alone => Box::pin(core.pass_with(&visit, "route", body)).await,
                 };
                 (key.hash(), served)
             }
@@ -204,11 +211,23 @@ impl Core {
         self.fly(job).detach();
     }
 
+    /// What is not to go on to the origin, and is told so.
+    fn turned_away(&self, visit: &Visit<'_>) -> Option<Served> {
+        let (detail, status, why) = if visit.parts.method == Method::CONNECT {
+            ("tunnel", StatusCode::METHOD_NOT_ALLOWED, "no tunnels are made here")
+        } else if hop::loops(&visit.parts.headers, &self.name) {
+            ("loop", StatusCode::LOOP_DETECTED, "this request has been here before")
+        } else {
+            return None;
+        };
+        Some(Served::own(Outcome::Bad, detail, status, why, None))
+    }
+
     fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
         let core = Arc::clone(self);
         let key = match job.kind {
             Kind::Miss | Kind::Refresh => job.place.key().clone(),
-            Kind::Alone { .. } => job.key.as_key().alone(self.rng.bits()),
+            Kind::Alone => job.key.as_key().alone(self.rng.bits()),
         };
         self.flights.run_landing(key, |landing| fill(core, job, landing))
     }

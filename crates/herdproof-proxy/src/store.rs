@@ -20,11 +20,12 @@ use herdproof::{
     cache::{Cache, Keep, Policy, Stats},
 };
 use http::HeaderMap;
+use parking_lot::Mutex;
 
 use crate::{
     key::{AsKey, Key, KeyRef},
     object::Object,
-    policy::vary::Spec,
+    policy::vary::{Spec, Variant},
 };
 
 /// How many variants a URL may have. Beyond that, requests go by themselves.
@@ -39,6 +40,8 @@ pub(crate) struct Store {
     env: Env,
     slots: Cache<Key, Slot>,
     signposts: AtomicU64,
+    /// Held while a signpost is looked at and then put up, moved or taken away.
+    signs: Mutex<()>,
     /// How often something was taken away because it had changed.
     changes: AtomicU64,
 }
@@ -80,7 +83,13 @@ impl Store {
             .weighed(memory, entries, |key: &Key, slot: &Slot| key.weight() as u64 + slot.weight())
             .policy(Policy::strict(SIGNPOST))
             .build();
-        Store { env: env.clone(), slots, signposts: AtomicU64::new(0), changes: AtomicU64::new(0) }
+        Store {
+            env: env.clone(),
+            slots,
+            signposts: AtomicU64::new(0),
+            signs: Mutex::new(()),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// What there is for a request.
@@ -97,32 +106,61 @@ impl Store {
     fn find_variant(&self, key: &KeyRef<'_>, signpost: &Signpost, headers: &HeaderMap) -> Found {
         let place = key.to_variant(signpost.number, &signpost.spec.variant(headers));
         let object = match self.slots.find(&place as &dyn AsKey).map(|got| got.value) {
-            Some(Slot::Object(object)) => Some(object),
-            Some(Slot::Varies(_)) | None => None,
+            // One that is still arriving, and too large to be kept, is of no use to who comes late.
+            Some(Slot::Object(object)) if object.has_beginning() => Some(object),
+            Some(Slot::Object(_) | Slot::Varies(_)) | None => None,
         };
         let is_one_too_many = object.is_none() && signpost.variants.load(Relaxed) >= MOST_VARIANTS;
         Found { object, variant: Some(place), is_one_too_many }
     }
 
-    /// Under which key the response to this request is kept, now that it is known to vary on this: behind the signpost that is
-    /// there, or behind a new one.
-    pub(crate) fn place(&self, key: &Key, spec: &Spec, headers: &HeaderMap) -> Key {
-        let signpost = match self.slots.peek(key as &dyn AsKey).map(|got| got.value) {
-            Some(Slot::Varies(signpost)) if signpost.spec == *spec => signpost,
-            _ => {
-                let number = self.signposts.fetch_add(1, Relaxed);
-                let signpost = Arc::new(Signpost { spec: spec.clone(), number, variants: AtomicU32::new(0) });
-                self.slots.set_with(key.clone(), Slot::Varies(Arc::clone(&signpost)), &Keep::ttl(SIGNPOST));
-                signpost
+    /// What there is by now for who has found nothing at this place; if it varies, on what, and which one it is.
+    pub(crate) fn at(&self, place: &Place, headers: &HeaderMap) -> Option<(Arc<Object>, Option<(Spec, Variant)>)> {
+        let peek = |key: &Key| self.slots.peek(key as &dyn AsKey).map(|got| got.value);
+        let (slot, variant) = match peek(place.key())? {
+            Slot::Varies(signpost) => {
+                let variant = signpost.spec.variant(headers);
+                let slot = peek(&place.url().as_key().to_variant(signpost.number, &variant))?;
+                (slot, Some((signpost.spec.clone(), variant)))
             }
+            slot => (slot, None),
         };
-        key.as_key().to_variant(signpost.number, &spec.variant(headers))
+        match slot {
+            Slot::Object(object) if object.has_beginning() => Some((object, variant)),
+            Slot::Object(_) | Slot::Varies(_) => None,
+        }
+    }
+
+    /// Where the response to this request is kept, now that it is known to vary on this: behind the signpost that is there, or
+    /// behind a new one. Nowhere, if it was asked for behind a signpost that is gone: what it led to has changed since.
+    pub(crate) fn place(&self, asked: &Place, spec: &Spec, headers: &HeaderMap) -> Option<Place> {
+        let key = asked.url();
+        let _signs = self.signs.lock();
+        let standing = match self.slots.peek(key as &dyn AsKey).map(|got| got.value) {
+            Some(Slot::Varies(signpost)) => Some(signpost),
+            Some(Slot::Object(_)) | None => None,
+        };
+        let behind =
+            |signpost: &Signpost, spec: &Spec| key.as_key().to_variant(signpost.number, &spec.variant(headers));
+        if let Place::Variant { place, .. } = asked
+            && standing.as_ref().is_none_or(|signpost| behind(signpost, &signpost.spec) != *place)
+        {
+            return None;
+        }
+        let signpost = standing.filter(|signpost| signpost.spec == *spec).unwrap_or_else(|| {
+            let number = self.signposts.fetch_add(1, Relaxed);
+            let signpost = Arc::new(Signpost { spec: spec.clone(), number, variants: AtomicU32::new(0) });
+            self.slots.set_with(key.clone(), Slot::Varies(Arc::clone(&signpost)), &Keep::ttl(SIGNPOST));
+            signpost
+        });
+        Some(Place::Variant { key: key.clone(), place: behind(&signpost, spec) })
     }
 
     /// Keeps an object for as long as it can be of use.
     pub(crate) fn put(&self, place: &Place, object: Arc<Object>, has_validator: bool) {
         let now = self.env.now();
         let ttl = object.life.servable_for(now) + if has_validator { VALIDATOR } else { Duration::ZERO };
+        let _signs = matches!(place, Place::Variant { .. }).then(|| self.signs.lock());
         if let Place::Variant { key, .. } = place
             && let Some(Slot::Varies(signpost)) = self.slots.peek(key as &dyn AsKey).map(|got| got.value)
         {
@@ -145,6 +183,7 @@ impl Store {
 
     /// Takes away what is kept for a URL, because it has changed.
     pub(crate) fn invalidate(&self, key: &Key) {
+        let _signs = self.signs.lock();
         self.changes.fetch_add(1, Release);
         self.slots.invalidate(key as &dyn AsKey);
     }
@@ -173,6 +212,13 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// The key of the URL.
+    pub(crate) fn url(&self) -> &Key {
+        match self {
+            Place::Plain(key) | Place::Variant { key, .. } => key,
+        }
+    }
+
     /// Under which key.
     pub(crate) fn key(&self) -> &Key {
         match self {

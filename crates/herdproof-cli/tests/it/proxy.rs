@@ -161,7 +161,8 @@ fn what_cannot_be_is_a_mistake_that_names_itself() {
         let refused = output(&[&["proxy"][..], args].concat());
         assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", stderr(&refused));
         assert!(refused.stdout.is_empty());
-        said += &format!("{}\n", stderr(&refused).replace(&scratch.0.display().to_string(), "DIR"));
+        said += &stderr(&refused).replace(&scratch.0.display().to_string(), "DIR");
+        said.push('\n');
     }
     insta::assert_snapshot!(said);
 }

@@ -139,6 +139,11 @@ impl AccessLog {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.0.shared.asleep.load(Relaxed)
+    }
+
     /// How its lines fared, for a page of metrics.
     pub fn report(&self) -> impl Fn(&mut Page) + Send + Sync + 'static {
         let shared = Arc::clone(&self.0.shared);

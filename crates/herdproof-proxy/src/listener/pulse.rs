@@ -29,8 +29,7 @@ pub(super) struct Patience {
 
 /// Why a connection was ended by us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ended {
+pub(super) enum Ended {
     /// No request came.
     Idle,
     /// The head of a request took too long.

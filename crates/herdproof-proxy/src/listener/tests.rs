@@ -97,7 +97,7 @@ fn requests_sent_all_at_once_are_answered_in_their_order() {
     run(async |env| {
         let server = echo(&env, &ClientSettings::default());
         let mut stream = connect(&server).await;
-        let all: String = (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nhost: x\r\n\r\n")).collect();
+        let all = (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nhost: x\r\n\r\n")).collect::<Vec<_>>().concat();
         stream
             .write_all(all.replacen("/49 HTTP/1.1\r\n", "/49 HTTP/1.1\r\nconnection: close\r\n", 1).as_bytes())
             .await
@@ -228,7 +228,7 @@ fn too_large_a_head_is_answered_with_its_own_status() {
         assert!(answer(&mut stream).await.unwrap().starts_with("HTTP/1.1 200"));
         stream.write_all(field(16 << 10).as_bytes()).await.ok();
         assert!(closed(&mut stream).await.starts_with("HTTP/1.1 431"));
-        let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
+        let many = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect::<Vec<_>>().concat();
         let mut stream = connect(&server).await;
         stream.write_all(format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes()).await.unwrap();
         assert!(closed(&mut stream).await.starts_with("HTTP/1.1 431"));

@@ -1,3 +1,5 @@
+//! Writers and readers, each hazard once.
+
 use std::sync::atomic::AtomicU32;
 use std::task::Wake;
 

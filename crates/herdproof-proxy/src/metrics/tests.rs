@@ -1,3 +1,5 @@
+//! What is counted is what happened, from whichever thread, and the page can be read by machines.
+
 use http::{Method, StatusCode};
 
 use super::*;

@@ -128,7 +128,7 @@ impl Found {
 /// How long until the next look-up: a quarter either way, so that a fleet does not ask in step.
 fn pause(found: bool, every: Duration, rng: &Rng) -> Duration {
     let about = if found { every } else { AGAIN.min(every) };
-    rng.between(about - about / 4, about.saturating_add(about / 4))
+    rng.between(about.saturating_sub(about / 4), about.saturating_add(about / 4))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Notify};
 
 use super::{BadResponse, OriginError, OriginSettings, body::Sending, names::Names, stack::Place};
 
@@ -83,7 +83,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Counts {
+    /// From before it is made to after it is closed.
     open: AtomicU32,
+    /// Told when one is closed.
+    closed: Notify,
     dialling: AtomicU32,
     dialled: AtomicU64,
     failed: AtomicU64,
@@ -197,10 +200,7 @@ impl Pool {
     /// A connection that can be used at once: idle, unless it is to be a fresh one, or newly made.
     pub(super) async fn connect(&self, place: Place, fresh: bool) -> Result<Lease, (io::Error, Place)> {
         let shared = &self.0;
-        // At the most there may be, an idle one will do: it has to be one of them, since those in use have a seat each.
-        if (!fresh || shared.counts.open.load(Relaxed) >= shared.most)
-            && let Some(idle) = shared.take_idle()
-        {
+        if !fresh && let Some(idle) = shared.take_idle() {
             return Ok(shared.lease(idle, place, true));
         }
         match shared.dial(fresh).await {
@@ -227,24 +227,46 @@ impl Shared {
     fn take_idle(&self) -> Option<Idle> {
         let now = self.env.coarse();
         loop {
-            // Not dropped, and so closed, while the lock is held.
-            let idle = self.idle.lock().pop()?;
+            let mut all = self.idle.lock();
+            let idle = all.pop()?;
+            // While the lock is held: its task must not find it neither among the idle ones nor in time.
+            idle.link.rest();
+            drop(all);
             if idle.sender.is_ready() && now < idle.link.ends && self.names.has(idle.link.address) {
                 return Some(idle);
             }
         }
     }
 
-    fn put_idle(&self, idle: Idle) {
+    /// Gives it back if it is too old to be used again.
+    fn put_idle(&self, idle: Idle) -> Option<Idle> {
         if self.env.coarse() >= idle.link.ends || self.max_idle == 0 {
-            return;
+            return Some(idle);
         }
-        idle.link.wait_idle();
         let mut all = self.idle.lock();
+        idle.link.wait_idle();
         let oldest = (all.len() >= self.max_idle).then(|| all.remove(0));
         all.push(idle);
         drop(all);
         drop(oldest);
+        None
+    }
+
+    /// Room for one more connection, or one that is idle. Those that are being closed are waited for.
+    ///
+    /// Whoever asks has a seat and no connection. So if there are as many as there may be, one of them is idle or about to be
+    /// closed, and nobody waits for long.
+    async fn room(&self) -> Result<Open, Idle> {
+        loop {
+            let closed = self.counts.closed.notified();
+            if let Some(open) = Open::reserve(&self.counts, self.most) {
+                return Ok(open);
+            }
+            if let Some(idle) = self.take_idle() {
+                return Err(idle);
+            }
+            closed.await;
+        }
     }
 
     fn lease(self: &Arc<Shared>, idle: Idle, place: Place, reused: bool) -> Lease {
@@ -262,12 +284,16 @@ impl Shared {
             if let (false, Some(idle)) = (fresh, self.take_idle()) {
                 return Ok((idle, true));
             }
+            let open = match self.room().await {
+                Ok(open) => open,
+                Err(idle) => return Ok((idle, true)),
+            };
             let dialling = Count::up(&self.counts.dialling);
             let (stream, address) = self.reach(deadline).await?;
             permit.settle(&Verdict::Ok, Span { from: ask.at, to: self.env.now() });
             let crowded = self.counts.dialling.load(Relaxed) > 1;
             drop(dialling);
-            self.start(stream, address, crowded).await.map(|idle| (idle, false))
+            self.start(stream, address, crowded, open).await.map(|idle| (idle, false))
         };
         by(&self.env, Some(deadline), making).await.unwrap_or_else(|| Err(late()))
     }
@@ -296,7 +322,13 @@ impl Shared {
     }
 
     /// The connection's own task.
-    async fn start(self: &Arc<Shared>, stream: TcpStream, address: SocketAddr, crowded: bool) -> io::Result<Idle> {
+    async fn start(
+        self: &Arc<Shared>,
+        stream: TcpStream,
+        address: SocketAddr,
+        crowded: bool,
+        open: Open,
+    ) -> io::Result<Idle> {
         let handshake = self.builder.handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let link = Arc::new(Link {
@@ -307,7 +339,6 @@ impl Shared {
             due: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
         });
-        let open = Open::new(&self.counts);
         let task = drive(Arc::downgrade(self), Arc::clone(&link), connection, open);
         self.env.spawn(task).detach();
         Ok(Idle { link, sender })
@@ -408,16 +439,37 @@ impl Link {
 
     /// Puts a connection that was returned among the idle ones, if nothing is owed over it any more.
     ///
-    /// 1. Whoever returns it says so, then looks whether hyper is ready. 2. Its task lets hyper become ready, then looks whether
-    /// it was returned. Whichever is last sees both.
+    /// Whoever returns it says so, then looks whether hyper is ready. Its task lets hyper become ready, then looks whether it
+    /// was returned. Whichever is last sees both.
     fn hand_over(self: &Arc<Link>, pool: &Weak<Shared>) {
         let ready = |returned: &mut (Sender, Place)| returned.0.is_ready();
         let Some((sender, place)) = self.state.lock().returned.take_if(ready) else { return };
-        if let Some(pool) = pool.upgrade() {
-            pool.put_idle(Idle { link: Arc::clone(self), sender });
+        let idle = Idle { link: Arc::clone(self), sender };
+        let idle = match pool.upgrade() {
+            Some(pool) => pool.put_idle(idle),
+            None => Some(idle),
+        };
+        match idle {
+            // Now whoever is next finds it.
+            None => drop(place),
+            Some(idle) => self.close(idle.sender, Some(place)),
         }
-        // Now whoever is next finds it.
-        drop(place);
+    }
+
+    /// Has its task close it, and give back the seat after that.
+    fn close(&self, sender: Sender, place: Option<Place>) {
+        let mut state = self.state.lock();
+        if state.closing {
+            return;
+        }
+        state.closing = true;
+        state.abandoned = place;
+        let waker = state.waker.take();
+        drop(state);
+        drop(sender);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Whether the wait that is under way has been too long.
@@ -512,36 +564,27 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(sender) = self.sender.take() else { return };
-        let mut state = self.link.state.lock();
-        let waker = if state.closing {
-            None
-        } else {
-            state.closing = true;
-            state.abandoned = self.place.take();
-            state.waker.take()
-        };
-        drop(state);
-        drop(sender);
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(sender) = self.sender.take() {
+            self.link.close(sender, self.place.take());
         }
     }
 }
 
-/// A connection that is counted as open.
+/// A connection that is counted, or room for one.
 struct Open(Arc<Counts>);
 
 impl Open {
-    fn new(counts: &Arc<Counts>) -> Open {
-        counts.open.fetch_add(1, Relaxed);
-        Open(Arc::clone(counts))
+    fn reserve(counts: &Arc<Counts>, most: u32) -> Option<Open> {
+        let more = |open: u32| (open < most).then_some(open + 1);
+        counts.open.fetch_update(SeqCst, SeqCst, more).ok()?;
+        Some(Open(Arc::clone(counts)))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.0.open.fetch_sub(1, SeqCst);
+        self.0.closed.notify_waiters();
     }
 }
 

@@ -48,7 +48,7 @@ struct Raw {
     env: Env,
     address: SocketAddr,
     connections: Arc<AtomicU32>,
-    _task: Task<()>,
+    task: Task<()>,
 }
 
 impl Raw {
@@ -65,7 +65,7 @@ impl Raw {
                 world.spawn(handle(Talk { stream, buffer: Vec::new() }, count.fetch_add(1, SeqCst))).detach();
             }
         });
-        Raw { env: env.clone(), address, connections, _task: task }
+        Raw { env: env.clone(), address, connections, task }
     }
 
     /// Answers every request on every connection with these bytes.
@@ -99,7 +99,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        self._task.abort();
+        self.task.abort();
     }
 }
 

@@ -92,6 +92,13 @@ pub fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether `Connection` names more than how long the connection is to last.
+#[inline]
+pub fn names_more(headers: &HeaderMap) -> bool {
+    let is_plain = |line: &[u8]| line.eq_ignore_ascii_case(b"keep-alive") || line.eq_ignore_ascii_case(b"close");
+    headers.get_all(header::CONNECTION).into_iter().any(|line| !is_plain(line.as_bytes()))
+}
+
 /// Makes the head of a response one to keep: what is about the connection goes, `Age` goes because [`Life`](super::Life) has it,
 /// and the date it came is its `Date` if it has none. After [`judge`](super::judge).
 pub fn keep(headers: &mut HeaderMap, wall: SystemTime) {
@@ -205,6 +212,22 @@ mod tests {
         }
         strip(&mut message);
         assert_eq!(message, headers(&[("d", "4")]));
+    }
+
+    #[test]
+    fn only_what_names_a_field_names_more() {
+        for (lines, more) in [
+            (&[][..], false),
+            (&["keep-alive"], false),
+            (&["Close"], false),
+            (&["keep-alive", "close"], false),
+            (&["x"], true),
+            (&["keep-alive, x"], true),
+            (&["close", "Cookie"], true),
+        ] {
+            let lines: Vec<_> = lines.iter().map(|line| ("connection", *line)).collect();
+            assert_eq!(names_more(&headers(&lines)), more, "{lines:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     fill::{Answer, Failure, Fault, Kind, Landed, private_key},
     key::AsKey,
     object::Object,
-    policy::{Use, Way},
+    policy::{Reason, Use, Way},
     store::Found,
 };
 
@@ -30,6 +30,9 @@ fn patience(object: &Object) -> Duration {
 impl Core {
     /// Asks the origin, with others if that may be.
     pub(super) async fn miss(self: &Arc<Core>, visit: &Visit<'_>, mut found: Found) -> Served {
+        if let Some(served) = self.turned_away(visit) {
+            return served;
+        }
         for _ in 0..ROUNDS {
             let now = self.env.now();
             let prior = found.object.as_ref().filter(|object| visit.class.may_have(object.life.is_for_all()));
@@ -57,7 +60,7 @@ impl Core {
             if let Some(why) = self.passes(visit, &found, alone) {
                 return self.pass(visit, why).await;
             }
-            let kind = if alone { Kind::Alone { since: self.store.snapshot() } } else { Kind::Miss };
+            let kind = if alone { Kind::Alone } else { Kind::Miss };
             let job = visit.job(self, &found, prior, kind);
             let until = match &spare {
                 Some(object) => now + patience(object),
@@ -86,6 +89,9 @@ impl Core {
                             _ => continue,
                         }
                     }
+                    if !led && !shared.object.has_beginning() {
+                        return self.pass(visit, Reason::TooLarge.name()).await;
+                    }
                     if !led && !visit.class.may_have(shared.object.life.is_for_all()) {
                         return self.pass(visit, "authorization").await;
                     }
@@ -102,7 +108,7 @@ impl Core {
                 Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
                     let why = answer.why.name();
                     match answer.take() {
-                        Some(Answer::Origin(response)) => return visit.passed(response, why),
+                        Some(Answer::Origin(response)) => return visit.passed(*response, why),
                         Some(Answer::Object(object)) => {
                             let cache = cache_status(Outcome::Pass, why, Some(object.head.status()), true);
                             return visit.deliver(&object, Outcome::Pass, why, cache);

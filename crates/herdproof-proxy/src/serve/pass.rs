@@ -3,19 +3,20 @@
 use bytes::Bytes;
 use herdproof::gate::Ask;
 use http::{HeaderMap, Request};
+use http_body::Body as _;
 
 use super::{Core, Served, Visit};
 use crate::{
     key::Key,
     origin::Outgoing,
-    policy::{Draws, Reason, Times, hop, invalidate, judge},
+    policy::{Draws, Times, hop, invalidate, judge},
 };
 
 impl Core {
     /// By itself to the origin, without a body.
     pub(super) async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
         let outgoing =
-            Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers() };
+            Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers(self) };
         let asked = self.env.now();
         match self.origin.fetch(&outgoing, Ask::new(&self.env).deadline(asked + self.settings.wait)).await {
             Ok(mut response) => {
@@ -24,9 +25,10 @@ impl Core {
                 let route = self.route(visit.route);
                 let verdict =
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
-                // What cannot be seen from a part or a condition is not learned from one.
-                if verdict.why().is_none_or(Reason::is_telling) {
-                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), &verdict);
+                // Of what is too large nothing is learned: it is not shared whatever it says.
+                if response.body().size_hint().exact().is_none_or(|len| len <= self.max_object) {
+                    let told = (response.status(), verdict);
+                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told);
                 }
                 visit.passed(response, why)
             }
@@ -40,13 +42,16 @@ impl Core {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if let Some(served) = self.turned_away(visit) {
+            return served;
+        }
         if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
             return self.pass(visit, why).await;
         }
         let mut request = Request::new(visit.client.upload(body));
         *request.method_mut() = visit.parts.method.clone();
         *request.uri_mut() = visit.target();
-        *request.headers_mut() = visit.headers();
+        *request.headers_mut() = visit.headers(self);
         let ask = Ask::new(&self.env).deadline(visit.arrived + self.settings.wait);
         match self.origin.send(request, ask).await {
             Ok(mut response) => {
@@ -64,7 +69,9 @@ impl Core {
     /// out of date (RFC 9111 4.4).
     fn changed(&self, visit: &Visit<'_>, headers: &HeaderMap) {
         self.invalidate(&visit.key.to_key());
-        invalidate::others(&visit.key, headers, &self.keyer).iter().for_each(|key| self.invalidate(key));
+        for key in invalidate::others(&visit.key, headers, &self.keyer) {
+            self.invalidate(&key);
+        }
     }
 
     fn invalidate(&self, key: &Key) {

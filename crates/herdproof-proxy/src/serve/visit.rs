@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::Tick;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
 
-use super::{Core, NAME, RouteId};
+use super::{Core, RouteId};
 use crate::{
     access::Outcome,
     body::Body,
@@ -20,6 +20,7 @@ use crate::{
     policy::{
         Class, classify, condition,
         hop::{self, Forwarder},
+        vary,
     },
     store::{Found, Place},
 };
@@ -74,13 +75,18 @@ impl Visit<'_> {
 
     /// What the origin is to be asked, for all who want the same.
     pub(super) fn job(&self, core: &Core, found: &Found, prior: Option<&Arc<Object>>, kind: Kind) -> Job {
-        let mut headers = self.headers();
+        let mut headers = self.headers(core);
+        // As the origin is to see it: that is what its answer varies on.
+        let mut seen = self.parts.headers.clone();
         let mut class = self.class;
         // With one user's cookies it would come back as that user's. Where it varies on them, it is.
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
             condition::disown(&mut headers);
+            condition::disown(&mut seen);
             class = classify(&Method::GET, &headers, core.route(self.route));
         }
+        // Who takes no encoding must not get what the first of them took.
+        vary::ask_plainly(&mut headers);
         match prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
             None => condition::clear(&mut headers),
@@ -94,7 +100,7 @@ impl Visit<'_> {
             class,
             route: self.route,
             outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
-            headers: self.parts.headers.clone(),
+            headers: seen,
             key,
             place,
             prior: prior.cloned(),
@@ -104,16 +110,15 @@ impl Visit<'_> {
     }
 
     /// The head of the request as it goes on to the origin.
-    pub(super) fn headers(&self) -> HeaderMap {
+    pub(super) fn headers(&self, core: &Core) -> HeaderMap {
         let mut headers = self.parts.headers.clone();
         hop::strip(&mut headers);
-        let (client, authority) = (self.client.address().ip(), self.key.authority());
-        hop::forward(&mut headers, &Forwarder { client, scheme: Scheme::Http, authority, name: NAME });
-        // Who asked in the target may have no `Host`, and the origin is asked in the form that needs one.
-        if let header::Entry::Vacant(host) = headers.entry(header::HOST)
-            && let Ok(authority) = HeaderValue::from_str(authority)
-        {
-            host.insert(authority);
+        // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
+        let authority = &*self.key.authority().to_ascii_lowercase();
+        let client = self.client.address().ip();
+        hop::forward(&mut headers, &Forwarder { client, scheme: Scheme::Http, authority, name: &core.name });
+        if let Ok(authority) = HeaderValue::from_str(authority) {
+            headers.insert(header::HOST, authority);
         }
         headers
     }

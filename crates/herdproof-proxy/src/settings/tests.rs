@@ -1,3 +1,5 @@
+//! Everything can be said, every mistake is shown where it is, and what is not said has a safe value.
+
 use super::*;
 use crate::policy::Cookies;
 
@@ -132,10 +134,30 @@ fn an_empty_file_changes_nothing() {
     assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
 }
 
+/// `docs/reference/herdproof.toml` is what people begin with.
+#[test]
+fn the_reference_names_every_setting_and_says_what_holds_by_default() {
+    let reference = include_str!("../../../../docs/reference/herdproof.toml");
+    let mut expected = Settings::default();
+    expected.origin.url = "http://127.0.0.1:3000".into();
+    assert_eq!(Settings::parse(reference).unwrap_or_else(|wrong| panic!("{wrong}")), expected);
+    for name in ALL.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
+        let named = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
+        assert!(reference.lines().any(named), "the reference does not say {name}");
+    }
+    // What is only mentioned there can be said too.
+    let mentioned = reference.lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if setting.contains(" = ") || setting.starts_with("[[") => setting,
+        _ => line,
+    });
+    let mentioned: String = mentioned.flat_map(|line| [line, "\n"]).collect();
+    let settings = Settings::parse(&mentioned).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!((settings.routes.len(), settings.clients.per_address), (1, Some(100)));
+}
+
 #[test]
 fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
-    let mut said = String::new();
-    for text in [
+    let said = [
         "lisen = \"127.0.0.1:80\"",
         "listen = \"localhost\"",
         "listen = 8080",
@@ -160,11 +182,9 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",
-    ] {
-        let wrong = Settings::parse(text).expect_err(text);
-        said += &format!("{wrong}\n\n");
-    }
-    insta::assert_snapshot!(said);
+    ]
+    .map(|text| Settings::parse(text).expect_err(text).to_string());
+    insta::assert_snapshot!(said.join("\n\n"));
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Times such as `30s`, sizes such as `256MiB`, addresses such as `127.0.0.1:8080`.
 
-use std::{error::Error, fmt, net::SocketAddr, time::Duration};
+use std::{
+    error::Error,
+    fmt::{self, Write},
+    net::SocketAddr,
+    time::Duration,
+};
 
 const TIMES: [(&str, u128); 7] = [
     ("us", 1_000),
@@ -105,18 +110,19 @@ fn part<'a>(text: &'a str, units: &[(&str, u128)]) -> Option<(u128, u128, &'a st
 pub fn show_time(time: Duration) -> String {
     let mut nanos = time.as_nanos();
     let mut text = String::new();
+    // Strings take everything.
     for (name, unit) in [("d", 86_400_000_000_000), ("h", 3_600_000_000_000), ("m", 60_000_000_000)] {
         if nanos >= unit {
-            text += &format!("{}{name}", nanos / unit);
+            write!(text, "{}{name}", nanos / unit).ok();
             nanos %= unit;
         }
     }
     let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     match (seconds, rest) {
         (0, 0) if !text.is_empty() => {}
-        (_, 0) => text += &format!("{seconds}s"),
-        (0, _) if rest % 1_000_000 == 0 => text += &format!("{}ms", rest / 1_000_000),
-        _ => text += &format!("{}s", format!("{seconds}.{rest:09}").trim_end_matches('0')),
+        (_, 0) => write!(text, "{seconds}s").unwrap_or_default(),
+        (0, _) if rest % 1_000_000 == 0 => write!(text, "{}ms", rest / 1_000_000).unwrap_or_default(),
+        _ => text.extend([format!("{seconds}.{rest:09}").trim_end_matches('0'), "s"]),
     }
     text
 }
@@ -124,7 +130,7 @@ pub fn show_time(time: Duration) -> String {
 /// A size as it would be written in a file: `1024` becomes `1KiB`.
 pub fn show_size(bytes: u64) -> String {
     let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1_u64 << 10)];
-    let unit = units.iter().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let unit = units.iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 

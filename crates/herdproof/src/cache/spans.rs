@@ -15,8 +15,8 @@ use tracing::{
 };
 
 use crate::{
-    Cache, Sim,
-    cache::{Policy, Source},
+    cache::{Cache, Policy, Source},
+    env::sim::Sim,
     tier::SharedTier,
 };
 

@@ -23,6 +23,11 @@ impl<V: Clone, E> Landing<V, E> {
         lander.shared.land(Ending::Value(value));
         Linger(lander)
     }
+
+    /// As [`Linger::unless_forgotten`], before anybody aboard has the value.
+    pub fn unless_forgotten(&self, act: impl FnOnce()) -> bool {
+        self.0.unless_forgotten(act)
+    }
 }
 
 impl<V: Clone, E> Linger<V, E> {
@@ -31,8 +36,7 @@ impl<V: Clone, E> Linger<V, E> {
     ///
     /// `act` must be short, and must not come back to the group.
     pub fn unless_forgotten(&self, act: impl FnOnce()) -> bool {
-        let mut act = Some(act);
-        self.0.home.unless_forgotten(self.0.shared.place, &mut || act.take().into_iter().for_each(|act| act()))
+        self.0.unless_forgotten(act)
     }
 }
 

@@ -162,6 +162,11 @@ pub(super) struct Lander<V: Clone, E> {
 }
 
 impl<V: Clone, E> Lander<V, E> {
+    pub(super) fn unless_forgotten(&self, act: impl FnOnce()) -> bool {
+        let mut act = Some(act);
+        self.home.unless_forgotten(self.shared.place, &mut || act.take().into_iter().for_each(|act| act()))
+    }
+
     /// The load has ended: newcomers begin anew, and those aboard have their ending, unless they had it before.
     pub(super) fn end(&self, ending: Ending<V, E>) {
         if !self.shared.is_landed() {

@@ -729,6 +729,28 @@ fn what_was_forgotten_while_it_lingered_is_not_kept() {
 }
 
 #[test]
+fn what_was_forgotten_before_it_landed_is_not_kept() {
+    for forgets in [false, true] {
+        let mut scene = Scene::new();
+        let env = scene.env.clone();
+        let kept = Arc::new(AtomicU32::new(0));
+        let keeping = Arc::clone(&kept);
+        let flight = scene.group.run_landing("key", |landing| async move {
+            env.sleep(MS * 50).await;
+            let acted = landing.unless_forgotten(|| keeping.store(42, Ordering::Relaxed));
+            assert_eq!(acted, !forgets);
+            drop(landing.land(42));
+            Ok(())
+        });
+        if forgets {
+            assert!(scene.group.forget(&"key"));
+        }
+        assert_eq!(scene.sim.run(flight).unwrap().value, 42, "those aboard have it");
+        assert_eq!(kept.load(Ordering::Relaxed), if forgets { 0 } else { 42 });
+    }
+}
+
+#[test]
 fn a_load_that_fails_before_landing_gives_its_error_and_one_that_never_lands_is_abandoned() {
     let mut scene = Scene::new();
     let env = scene.env.clone();

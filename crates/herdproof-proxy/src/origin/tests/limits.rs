@@ -318,8 +318,7 @@ impl Scene {
                 task.await.unwrap();
             }
         });
-        let lowest = *lowest.lock();
-        lowest
+        *lowest.lock()
     }
 }
 

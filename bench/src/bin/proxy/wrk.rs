@@ -1,0 +1,65 @@
+//! Load from wrk, which costs less than any client of ours.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+pub struct Load {
+    pub target: SocketAddr,
+    /// What is asked for, or how it begins.
+    pub path: String,
+    /// Numbers below this follow the path, at random.
+    pub keys: Option<usize>,
+}
+
+pub struct Seen {
+    pub requests: u64,
+    pub failed: u64,
+    pub seconds: f64,
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Load {
+    pub fn run(&self, secs: u32) -> Result<Seen, String> {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy");
+        let mut command = Command::new("wrk");
+        command.args(["-t2", "-c64"]).arg(format!("-d{secs}s"));
+        match self.keys {
+            None => command.arg("-s").arg(scripts.join("done.lua")).arg(format!("http://{}{}", self.target, self.path)),
+            Some(keys) => command
+                .arg("-s")
+                .arg(scripts.join("keys.lua"))
+                .arg(format!("http://{}/", self.target))
+                .args(["--", &self.path, &keys.to_string()]),
+        };
+        let output = command.stdin(Stdio::null()).output().map_err(|error| format!("wrk: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        parse(&text).ok_or_else(|| format!("wrk said {text:?} and {:?}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+fn parse(text: &str) -> Option<Seen> {
+    let mut words = text.lines().find_map(|line| line.strip_prefix("seen "))?.split(' ');
+    Some(Seen {
+        requests: words.next()?.parse().ok().filter(|requests| *requests > 0)?,
+        failed: words.next()?.parse().ok()?,
+        seconds: words.next()?.parse().ok()?,
+        p50: words.next()?.parse().ok()?,
+        p99: words.next()?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_an_answer_is_no_measurement() {
+        let seen = parse("Running 3s test\nseen 1000 2 3.000000 0.7 1.9\n").unwrap();
+        assert_eq!((seen.requests, seen.failed, seen.p99), (1000, 2, 1.9));
+        assert!(parse("seen 0 0 3.000000 0 0\n").is_none());
+    }
+}

@@ -1,0 +1,15 @@
+//! The proxy under attack, on real sockets: clients, the listener, the proxy, and an origin that does as it is told.
+//!
+//! Nothing here depends on how long anything takes. What has to happen in an order is held until it may: the origin answers
+//! when a test says so, and a herd is let go when all of it is aboard. A response that has to be old comes with an `Age`.
+
+mod chance;
+mod changes;
+mod failing;
+mod herds;
+mod memory;
+mod parts;
+mod requests;
+mod sharing;
+mod stale;
+mod world;

@@ -1,0 +1,152 @@
+//! What changed is not given out as it was, also if it was under way when it changed.
+
+use http::Method;
+
+use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, request, run, with};
+
+#[test]
+fn a_change_takes_away_what_is_kept() {
+    run(
+        |asked| match asked.method {
+            Method::GET => vec![fresh(&asked.number.to_string())],
+            _ => vec![answer(200, "", "changed")],
+        },
+        async |world| {
+            for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH, "MOVE".parse().unwrap()] {
+                let before = world.ask(get("/")).await;
+                world.settled().await;
+                world.ask(get("/")).await.is(200, before.text());
+                world.ask(request(method.clone(), "/", &[], "x")).await.is(200, "changed");
+                assert_ne!(world.ask(get("/")).await.text(), before.text(), "{method}");
+                world.settled().await;
+            }
+        },
+    );
+}
+
+#[test]
+fn a_change_that_failed_changes_nothing_and_one_that_points_elsewhere_changes_that() {
+    run(
+        |asked| match (&asked.method, &*asked.target) {
+            (&Method::GET, _) => vec![fresh(&asked.number.to_string())],
+            (_, "/there") => vec![answer(201, "location: /\ncontent-location: http://b/other", "")],
+            _ => vec![answer(500, "", "")],
+        },
+        async |world| {
+            let before = world.ask(get("/")).await;
+            world.settled().await;
+            world.ask(request(Method::POST, "/", &[], "x")).await;
+            world.ask(get("/")).await.is(200, before.text());
+            world.ask(request(Method::POST, "/there", &[], "x")).await;
+            assert_ne!(world.ask(get("/")).await.text(), before.text());
+        },
+    );
+}
+
+/// A fill is under way when what it fetches changes. Who waits for it has it; nobody later does.
+fn change_during_a_fill(headers: &'static str, known: bool) {
+    let gates = [Gate::new(), Gate::new()];
+    let hold = gates.clone();
+    run(
+        move |asked| {
+            let [before_head, before_body] = hold.clone();
+            match (&asked.method, asked.header("x-held")) {
+                (&Method::POST, _) => vec![answer(204, "", "")],
+                (_, "") => vec![answer(200, headers, "new")],
+                _ => {
+                    let head = head(200, &format!("content-length: 3\r\n{}\r\n", headers.replace('\n', "\r\n")));
+                    vec![Step::Hold(before_head), bytes(head), Step::Hold(before_body), bytes("old")]
+                }
+            }
+        },
+        async |world| {
+            if known {
+                world.ask(with("/", &[("accept-language", "de")])).await.is(200, "new");
+                world.settled().await;
+            }
+            let before = world.origin.requests();
+            let asking = [("x-held", "1"), ("accept-language", "en")];
+            let old = world.env.spawn(world.begin_later(with("/", &asking)));
+            world.origin.asked(before + 1).await;
+            let change = async |world: &World| {
+                assert_eq!(world.ask(request(Method::POST, "/", &[], "x")).await.status, 204);
+            };
+            change(world).await;
+            gates[0].open();
+            let old = old.await.unwrap();
+            // It is known by now, and under way: all the same it is old.
+            world.ask(with("/", &asking[1..])).await.is(200, "new");
+            gates[1].open();
+            old.rest().await.is(200, "old");
+            world.settled().await;
+            for _ in 0..3 {
+                world.ask(with("/", &asking[1..])).await.is(200, "new");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_fill_that_a_change_overtakes_is_not_kept() {
+    change_during_a_fill("cache-control: max-age=60", false);
+}
+
+#[test]
+fn nor_one_that_turns_out_to_vary() {
+    change_during_a_fill("cache-control: max-age=60\nvary: accept-language", false);
+}
+
+#[test]
+fn nor_one_of_a_variant() {
+    change_during_a_fill("cache-control: max-age=60\nvary: accept-language", true);
+}
+
+#[test]
+fn nor_one_that_comes_stale_and_would_be_served_so() {
+    change_during_a_fill("cache-control: max-age=60, stale-while-revalidate=600\nage: 65", false);
+}
+
+#[test]
+fn nor_one_whose_body_is_on_its_way_when_it_changes() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| {
+            if asked.method == Method::POST {
+                return vec![answer(204, "", "")];
+            }
+            if asked.number > 1 {
+                return vec![fresh("new")];
+            }
+            let head = head(200, "content-length: 3\r\ncache-control: max-age=60\r\n");
+            vec![bytes(head), bytes("o"), Step::Hold(hold.clone()), bytes("ld")]
+        },
+        async |world| {
+            let mut old = world.begin(get("/")).await;
+            assert_eq!(old.next().await.unwrap().unwrap(), "o");
+            world.ask(request(Method::POST, "/", &[], "x")).await;
+            world.ask(get("/")).await.is(200, "new");
+            gate.open();
+            old.rest().await.is(200, "ld");
+            world.settled().await;
+            world.ask(get("/")).await.is(200, "new");
+        },
+    );
+}
+
+#[test]
+fn a_part_is_never_kept_as_the_whole() {
+    run(
+        |asked| match asked.number {
+            1 => vec![answer(206, "cache-control: max-age=60\ncontent-range: bytes 0-3/10", "0123")],
+            _ => vec![fresh("0123456789")],
+        },
+        async |world| {
+            world.ask(get("/")).await.is(206, "0123");
+            world.ask(get("/")).await.is(200, "0123456789");
+            world.settled().await;
+            world.ask(with("/", &[("range", "bytes=0-3")])).await.is(206, "0123");
+            assert_eq!(world.origin.requests(), 2);
+        },
+    );
+}

@@ -1,0 +1,275 @@
+//! However large, however many, however slow: memory is bounded, and nobody pays for another.
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::world::{Gate, Step, bytes, fresh, get, head, run, run_with, with};
+
+const KB: usize = 1 << 10;
+const MB: usize = 1 << 20;
+
+fn sized(length: usize) -> Step {
+    bytes(head(200, &format!("cache-control: max-age=60\r\ncontent-length: {length}\r\n")))
+}
+
+fn chunked() -> Step {
+    bytes(head(200, "cache-control: max-age=60\r\ntransfer-encoding: chunked\r\n"))
+}
+
+fn chunk(length: usize) -> Step {
+    bytes(format!("{length:x}\r\n{}\r\n", "x".repeat(length)))
+}
+
+fn filler(length: usize) -> Step {
+    Step::Send(Bytes::from(vec![b'x'; length]))
+}
+
+#[test]
+fn what_is_too_large_to_keep_is_streamed_and_not_kept() {
+    run_with(
+        |settings| settings.max_object = 100 * KB as u64,
+        |_| vec![sized(300 * KB), filler(300 * KB)],
+        async |world| {
+            for round in 1..=3 {
+                let reply = world.ask(get("/")).await;
+                assert_eq!((reply.body.len(), reply.whole), (300 * KB, true));
+                assert_eq!(world.origin.requests(), round);
+            }
+            assert_eq!(world.proxy.0.store.stats().entries, 0);
+            assert!(world.proxy.0.flights.stats().flights <= 1, "the next ones need not wait to learn it");
+            assert_eq!(world.proxy.0.afloat.bytes(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_body_of_unknown_length_that_grows_too_large_reaches_those_who_keep_up() {
+    let [aboard, more] = [Gate::new(), Gate::new()];
+    let hold = (aboard.clone(), more.clone());
+    run_with(
+        |settings| settings.max_object = 100 * KB as u64,
+        move |asked| {
+            if asked.number > 1 {
+                return vec![chunked(), chunk(5), bytes("0\r\n\r\n")];
+            }
+            let (aboard, more) = hold.clone();
+            let mut steps = vec![Step::Hold(aboard), chunked()];
+            for _ in 0..6 {
+                steps.extend([Step::Hold(more.clone()), chunk(50 * KB)]);
+            }
+            steps.extend([Step::Hold(more), bytes("0\r\n\r\n")]);
+            steps
+        },
+        async |world| {
+            let herd: Vec<_> = (0..5).map(|_| world.env.spawn(world.begin_later(get("/")))).collect();
+            world.aboard(5).await;
+            aboard.open();
+            let mut readers = Vec::new();
+            for reader in herd {
+                readers.push(reader.await.unwrap());
+            }
+            for _ in 0..6 {
+                more.let_one();
+                for reader in &mut readers {
+                    let mut read = 0;
+                    while read < 50 * KB {
+                        read += reader.next().await.unwrap().unwrap().len();
+                    }
+                }
+                assert!(world.proxy.0.afloat.bytes() < 200 * KB as u64);
+            }
+            // Its beginning is gone: who comes now has to have its own.
+            let late = world.ask(get("/")).await;
+            assert_eq!((late.body.len(), late.whole), (5, true), "{:?}", late.headers);
+            more.let_one();
+            for reader in readers {
+                let rest = reader.rest().await;
+                assert_eq!((rest.body.len(), rest.whole), (0, true));
+            }
+            world.settled().await;
+        },
+    );
+}
+
+#[test]
+fn a_variant_whose_beginning_is_gone_is_not_served() {
+    let more = Gate::new();
+    let hold = more.clone();
+    run_with(
+        |settings| settings.max_object = 100 * KB as u64,
+        move |asked| {
+            let head = bytes(head(200, "cache-control: max-age=60\r\nvary: x-v\r\ntransfer-encoding: chunked\r\n"));
+            if asked.number > 1 {
+                return vec![head, chunk(5), bytes("0\r\n\r\n")];
+            }
+            let more = Step::Hold(hold.clone());
+            vec![head, chunk(90 * KB), more.clone(), chunk(90 * KB), chunk(90 * KB), more, bytes("0\r\n\r\n")]
+        },
+        async |world| {
+            let mut first = world.begin(get("/")).await;
+            let mut read = 0;
+            while read < 90 * KB {
+                read += first.next().await.unwrap().unwrap().len();
+            }
+            more.let_one();
+            while read < 270 * KB {
+                read += first.next().await.unwrap().unwrap().len();
+            }
+            let late = world.ask(get("/")).await;
+            assert_eq!((late.body.len(), late.whole), (5, true), "{:?}", late.headers);
+            more.open();
+            assert!(first.rest().await.whole);
+        },
+    );
+}
+
+#[test]
+fn while_too_much_is_on_its_way_requests_go_by_themselves() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run_with(
+        |settings| settings.in_flight = 10 * KB as u64,
+        move |asked| match &*asked.target {
+            "/large" => vec![sized(100 * KB), filler(50 * KB), Step::Hold(hold.clone()), filler(50 * KB)],
+            path => vec![fresh(path)],
+        },
+        async |world| {
+            let large = world.begin(get("/large")).await;
+            world.until(|| world.proxy.0.afloat.is_full()).await;
+            let reply = world.ask(get("/small")).await;
+            reply.is(200, "/small");
+            assert!(reply.cache().ends_with("detail=memory"), "{}", reply.cache());
+            gate.open();
+            let large = large.rest().await;
+            assert_eq!((large.body.len(), large.whole), (100 * KB, true));
+            world.until(|| world.proxy.0.afloat.bytes() == 0).await;
+            assert!(!world.ask(get("/small")).await.cache().contains("memory"));
+        },
+    );
+}
+
+#[test]
+fn one_who_does_not_read_slows_nobody() {
+    const SIZE: usize = 12 * MB;
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |_| vec![Step::Hold(hold.clone()), sized(SIZE), filler(SIZE)],
+        async |world| {
+            let mut slow = world.connect().await;
+            slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+            world.origin.asked(1).await;
+            let herd = world.herd(20, |_| get("/"));
+            world.aboard(21).await;
+            gate.open();
+            for reply in herd.replies().await {
+                assert_eq!((reply.body.len(), reply.whole), (SIZE, true));
+            }
+            world.settled().await;
+            assert!(world.ask(get("/")).await.cache().ends_with("hit"));
+            // And loses nothing.
+            let mut read = Vec::new();
+            slow.read_to_end(&mut read).await.unwrap();
+            assert!(read.ends_with(b"xxxx") && read.len() > SIZE);
+            assert_eq!(world.origin.requests(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_large_body_that_pauses_after_its_head_is_not_given_up() {
+    const SIZE: usize = 3 * MB;
+    let [aboard, gate] = [Gate::new(), Gate::new()];
+    let hold = (aboard.clone(), gate.clone());
+    run(
+        move |_| {
+            let (aboard, gate) = hold.clone();
+            vec![Step::Hold(aboard), sized(SIZE), Step::Hold(gate), filler(SIZE)]
+        },
+        async |world| {
+            for _ in 0..10 {
+                let path = format!("/{}", world.origin.requests());
+                let before = world.proxy.0.flights.stats();
+                let herd: Vec<_> = (0..4).map(|_| world.env.spawn(world.begin_later(get(&path)))).collect();
+                world.aboard(usize::try_from(before.flights + before.joins).unwrap() + 4).await;
+                aboard.let_one();
+                let mut readers = Vec::new();
+                for reader in herd {
+                    readers.push(reader.await.unwrap());
+                }
+                gate.let_one();
+                for reader in readers {
+                    let reply = reader.rest().await;
+                    assert_eq!((reply.body.len(), reply.whole), (SIZE, true));
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn an_endless_body_that_nobody_reads_any_more_is_ended() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |_| {
+            let head = head(200, "cache-control: max-age=0\r\ntransfer-encoding: chunked\r\n");
+            let mut steps = vec![bytes(head)];
+            for _ in 0..10_000 {
+                steps.extend([chunk(10), Step::Hold(hold.clone())]);
+            }
+            steps
+        },
+        async |world| {
+            let mut reader = world.begin(get("/")).await;
+            assert!(reader.next().await.unwrap().is_ok());
+            drop(reader);
+            world.until(|| world.server.connections() == 0).await;
+            while world.proxy.0.origin.stats().in_flight > 0 {
+                gate.let_one();
+                world.env.sleep(std::time::Duration::from_millis(10)).await;
+            }
+        },
+    );
+}
+
+#[test]
+fn random_queries_do_not_grow_what_is_kept_beyond_its_measure() {
+    run_with(
+        |settings| settings.memory = MB as u64,
+        |asked| vec![fresh(&format!("{}{}", asked.target, "x".repeat(8 * KB)))],
+        async |world| {
+            for round in 0..4 {
+                for reply in world.herd(100, |number| get(&format!("/?{round}-{number}"))).replies().await {
+                    assert_eq!(reply.status, 200);
+                }
+            }
+            world.settled().await;
+            let stats = world.proxy.0.store.stats();
+            assert!(stats.weight <= MB as u64 && stats.evictions > 0, "{stats:?}");
+            assert_eq!(world.proxy.0.afloat.bytes(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_url_has_no_more_variants_than_may_be() {
+    run(
+        |asked| {
+            let agent = asked.header("user-agent");
+            vec![super::world::answer(200, "cache-control: max-age=60\nvary: user-agent", agent)]
+        },
+        async |world| {
+            for number in 0..100 {
+                let agent = format!("agent-{number}");
+                world.ask(with("/", &[("user-agent", &agent)])).await.is(200, &agent);
+            }
+            world.settled().await;
+            assert!(world.proxy.0.store.stats().entries <= 65);
+            let reply = world.ask(with("/", &[("user-agent", "one-more")])).await;
+            reply.is(200, "one-more");
+            assert!(reply.cache().ends_with("detail=variants"), "{}", reply.cache());
+            assert!(world.ask(with("/", &[("user-agent", "agent-0")])).await.cache().ends_with("hit"));
+        },
+    );
+}
