@@ -36,12 +36,9 @@ use crate::{
     log::{Log, Writer},
     object::{Content, Object},
     origin::{OriginBody, OriginError, Outgoing},
-    policy::{
-        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
-        vary::{Spec, Variant},
-    },
+    policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
-    store::{Place, Snapshot},
+    store::{Place, Snapshot, Which},
 };
 
 /// Those who wait are woken when so much has come since the last time, or when no more is here.
@@ -95,8 +92,7 @@ pub(crate) enum Landed {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) object: Arc<Object>,
-    /// If it varies: on what, and which one it is.
-    pub(crate) variant: Option<(Spec, Variant)>,
+    pub(crate) variant: Which,
     /// Whether the origin said that what was kept is still right.
     pub(crate) revalidated: bool,
     pub(crate) stored: bool,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use herdproof::{
-    Env,
+    Env, Tick,
     cache::{Cache, Keep, Policy, Stats},
 };
 use http::HeaderMap;
@@ -59,6 +59,8 @@ struct Signpost {
     number: u64,
     /// How many variants were kept behind it.
     variants: AtomicU32,
+    /// Until when the last of them may be of use.
+    until: AtomicU64,
 }
 
 /// What was found for a request.
@@ -70,6 +72,9 @@ pub(crate) struct Found {
     /// There are as many variants as may be, and this is not one of them.
     pub(crate) is_one_too_many: bool,
 }
+
+/// Which of several answers something is, and what tells them apart; none if there is one for all.
+pub(crate) type Which = Option<(Spec, Variant)>;
 
 /// The state of a store at some moment, to see whether something has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +119,8 @@ impl Store {
         Found { object, variant: Some(place), is_one_too_many }
     }
 
-    /// What there is by now for who has found nothing at this place; if it varies, on what, and which one it is.
-    pub(crate) fn at(&self, place: &Place, headers: &HeaderMap) -> Option<(Arc<Object>, Option<(Spec, Variant)>)> {
+    /// What there is by now for who has found nothing at this place.
+    pub(crate) fn at(&self, place: &Place, headers: &HeaderMap) -> Option<(Arc<Object>, Which)> {
         let peek = |key: &Key| self.slots.peek(key as &dyn AsKey).map(|got| got.value);
         let (slot, variant) = match peek(place.key())? {
             Slot::Varies(signpost) => {
@@ -123,7 +128,7 @@ impl Store {
                 let slot = peek(&place.url().as_key().to_variant(signpost.number, &variant))?;
                 (slot, Some((signpost.spec.clone(), variant)))
             }
-            slot => (slot, None),
+            slot @ Slot::Object(_) => (slot, None),
         };
         match slot {
             Slot::Object(object) if object.has_beginning() => Some((object, variant)),
@@ -149,7 +154,12 @@ impl Store {
         }
         let signpost = standing.filter(|signpost| signpost.spec == *spec).unwrap_or_else(|| {
             let number = self.signposts.fetch_add(1, Relaxed);
-            let signpost = Arc::new(Signpost { spec: spec.clone(), number, variants: AtomicU32::new(0) });
+            let signpost = Arc::new(Signpost {
+                spec: spec.clone(),
+                number,
+                variants: AtomicU32::new(0),
+                until: AtomicU64::new(0),
+            });
             self.slots.set_with(key.clone(), Slot::Varies(Arc::clone(&signpost)), &Keep::ttl(SIGNPOST));
             signpost
         });
@@ -167,8 +177,10 @@ impl Store {
             if self.slots.peek(place.key() as &dyn AsKey).is_none() {
                 signpost.variants.fetch_add(1, Relaxed);
             }
-            // It stands for as long as there is something behind it.
-            self.slots.set_with(key.clone(), Slot::Varies(signpost), &Keep::ttl(ttl.max(SIGNPOST)));
+            // It stands for as long as there is something behind it, which need not be what was put there last.
+            let until = (now + ttl.max(SIGNPOST)).as_nanos();
+            let until = signpost.until.fetch_max(until, Relaxed).max(until);
+            self.slots.set_with(key.clone(), Slot::Varies(signpost), &Keep::ttl(Tick::from_nanos(until) - now));
         }
         self.slots.set_with(place.key().clone(), Slot::Object(object), &Keep::ttl(ttl));
     }
@@ -234,5 +246,68 @@ impl Slot {
             Slot::Object(object) => object.weight(),
             Slot::Varies(_) => 256,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use herdproof::Sim;
+    use http::{HeaderValue, Method, StatusCode};
+
+    use super::*;
+    use crate::{
+        head::Head,
+        key::{Keyer, Scheme},
+        policy::{Draws, Route, Times, Vary, classify, judge},
+    };
+
+    fn request(language: &'static str) -> HeaderMap {
+        [(http::header::ACCEPT_LANGUAGE, HeaderValue::from_static(language))].into_iter().collect()
+    }
+
+    /// Puts an answer that varies where it belongs.
+    fn put(store: &Store, asked: &Place, language: &'static str, control: &'static str) -> Option<Place> {
+        let headers = [("vary", "accept-language"), ("cache-control", control)];
+        let headers: HeaderMap =
+            headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).into_iter().collect();
+        let now = store.env.now();
+        let times = Times { asked: now, answered: now, wall: UNIX_EPOCH };
+        let (class, route) = (classify(&Method::GET, &HeaderMap::new(), &Route::default()), Route::default());
+        let judged = judge(&class, StatusCode::OK, &headers, &route, &times, Draws::default());
+        let Vary::On(spec) = judged.terms.vary else { panic!("it varies") };
+        let place = store.place(asked, &spec, &request(language))?;
+        let object = Object::kept(&Head::new(StatusCode::OK, &headers), judged.life, Vec::new());
+        store.put(&place, Arc::new(object), false);
+        Some(place)
+    }
+
+    #[test]
+    fn a_short_lived_variant_does_not_hide_a_long_lived_one() {
+        let mut sim = Sim::new(1);
+        let store = Store::new(&sim.env(), 1 << 20);
+        let keyer = Keyer::new(1);
+        let url = keyer.key(Scheme::Http, "a", "/").unwrap();
+        let plain = Place::Plain(url.to_key());
+        put(&store, &plain, "de", "max-age=3600, must-revalidate").unwrap();
+        put(&store, &plain, "en", "max-age=1, must-revalidate").unwrap();
+        sim.run(sim.env().sleep(2 * SIGNPOST));
+        assert!(store.find(&url, &request("de")).object.is_some());
+        assert!(store.find(&url, &request("en")).object.is_none());
+    }
+
+    #[test]
+    fn what_was_asked_for_behind_a_signpost_that_is_gone_has_no_place() {
+        let store = Store::new(&Sim::new(1).env(), 1 << 20);
+        let keyer = Keyer::new(1);
+        let url = keyer.key(Scheme::Http, "a", "/").unwrap();
+        let plain = Place::Plain(url.to_key());
+        let place = put(&store, &plain, "de", "max-age=60").unwrap();
+        assert!(put(&store, &place, "de", "max-age=60").is_some(), "nothing has changed");
+        store.invalidate(&url.to_key());
+        assert!(put(&store, &place, "de", "max-age=60").is_none());
+        put(&store, &plain, "de", "max-age=60").unwrap();
+        assert!(put(&store, &place, "de", "max-age=60").is_none(), "that is another signpost");
     }
 }

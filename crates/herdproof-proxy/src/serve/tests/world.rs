@@ -336,7 +336,7 @@ pub(super) fn head(status: u16, headers: &str) -> String {
 }
 
 fn lines(headers: &str) -> String {
-    headers.lines().map(|line| format!("{}\r\n", line.trim())).collect()
+    headers.lines().flat_map(|line| [line.trim(), "\r\n"]).collect()
 }
 
 pub(super) fn bytes(text: impl Into<String>) -> Step {
