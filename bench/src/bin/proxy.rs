@@ -30,7 +30,7 @@ mod stable;
 #[path = "proxy/wrk.rs"]
 mod wrk;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Instant};
 
 use cases::{CASES, Case};
 use options::Options;
@@ -38,6 +38,7 @@ use origin::Origin;
 use results::Results;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stable::Stable;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     match run() {
@@ -65,17 +66,38 @@ fn run() -> Result<(), String> {
     let mut stable = Stable::new(&options, &origin)?;
     let mut results = Results::default();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        for case in cases {
-            stable.measure(case, &mut results).await;
-            results.print(case);
+        let measuring = async {
+            for case in cases {
+                let begun = Instant::now();
+                stable.measure(case, &mut results).await;
+                results.print(case, begun.elapsed());
+            }
+            Ok(())
+        };
+        // Whoever stops it gets their machine back: the servers end with the stable, and their folders go.
+        tokio::select! {
+            done = measuring => done,
+            told = told_to_stop() => Err(told),
         }
-    });
+    })?;
+    drop(stable);
     let musts = musts::all(&results);
     musts::print(&musts);
     if options.json {
         println!("{}", results.json(&musts));
     }
     Ok(())
+}
+
+/// What the user is told then.
+async fn told_to_stop() -> String {
+    let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else { return std::future::pending().await };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    "stopped".into()
 }
 
 fn chosen(options: &Options) -> Result<Vec<&'static Case>, String> {

@@ -3,7 +3,6 @@
 use std::{
     cell::{Cell, RefCell},
     pin::Pin,
-    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -646,13 +645,12 @@ async fn churn(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
         Some(within.path(&(newest - draw % WINDOW).to_string()))
     };
     let process = &stage.running.process;
-    let files = process.descriptors();
-    let memory: Rc<RefCell<Vec<f64>>> = Rc::default();
+    let watched: RefCell<Vec<(f64, usize)>> = RefCell::default();
     let watch = async {
         let every = (last / 100).max(Duration::from_millis(250));
         loop {
             sleep(every).await;
-            memory.borrow_mut().push(process.memory() as f64 / 1e6);
+            watched.borrow_mut().push((process.memory() as f64 / 1e6, process.descriptors()));
         }
     };
     let before = process.cpu();
@@ -662,13 +660,14 @@ async fn churn(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
         () = watch => return Err("watched for ever".into()),
     };
     let cpu = stage.cpu_since(before, seen.all());
-    sleep(S1 * 2).await;
-    let left = process.descriptors() as f64 - files as f64;
-    let memory = memory.take();
-    let half = &memory[memory.len() / 2..];
-    let (then, now) = (half.first().copied().unwrap_or(f64::NAN), half.last().copied().unwrap_or(f64::NAN));
-    let most = memory.iter().copied().fold(0.0, f64::max);
+    let watched = watched.take();
+    let (half, end) = (watched.get(watched.len() / 2), watched.last());
+    let (Some((half, half_files)), Some((end, end_files))) = (half, end) else {
+        return Err("too short to watch".into());
+    };
+    let most = watched.iter().map(|(memory, _)| *memory).fold(0.0, f64::max);
     let mut figures = visited(seen, &scene.log());
-    figures.extend([("cpu s/100k", cpu), ("half MB", then), ("end MB", now), ("most MB", most), ("left files", left)]);
+    figures.extend([("cpu s/100k", cpu), ("half MB", *half), ("end MB", *end), ("most MB", most)]);
+    figures.extend([("half files", *half_files as f64), ("end files", *end_files as f64)]);
     Ok(vec![row("", figures)])
 }

@@ -82,8 +82,8 @@ pub fn all(results: &Results) -> Vec<Must> {
         musts.against_best(case, "cpu s/100k", 1.1);
     }
     musts.none("churn: no wrong body, no failure", "churn", "", &["wrong", "failed"]);
-    musts.at_most("churn: no descriptor left open", "churn", "", "left files", 2.0);
-    musts.flat();
+    musts.flat("churn: memory flat in the second half", "MB", 1.05);
+    musts.flat("churn: no more descriptors in the end than after half of the time", "files", 1.1);
     musts.all
 }
 
@@ -140,12 +140,13 @@ impl Musts<'_> {
         self.push(format!("never more than {LIMIT} requests at a time at the origin"), decided);
     }
 
-    fn flat(&mut self) {
-        let memory = |name| self.results.ours("churn", "", name).map(|cell| cell.max());
-        let decided = memory("half MB").zip(memory("end MB")).map(|(half, end)| {
-            (format!("{} MB after half of the time, {} MB in the end", round(half), round(end)), end <= half * 1.05)
+    /// In the end at most so many times what it was after half of the time.
+    fn flat(&mut self, what: &str, unit: &str, most: f64) {
+        let seen = |when| self.results.ours("churn", "", &format!("{when} {unit}")).map(|cell| cell.max());
+        let decided = seen("half").zip(seen("end")).map(|(half, end)| {
+            (format!("{} {unit} after half of the time, {} in the end", round(half), round(end)), end <= half * most)
         });
-        self.push("churn: memory flat in the second half".into(), decided);
+        self.push(what.into(), decided);
     }
 }
 

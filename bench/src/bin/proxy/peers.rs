@@ -30,9 +30,14 @@ pub struct Peer {
     files: &'static [(&'static str, &'static str)],
     folders: &'static [&'static str],
     command: fn(&mut Command, &Place),
+    /// Whether it keeps what it has in files. Those are in memory, where there is room: a disk is measured elsewhere.
+    keeps_files: bool,
     /// Whether it is started anew for every case. Who takes long to start is not, unless a case leaves traces.
     pub starts_quickly: bool,
 }
+
+/// What the largest cache takes, and as much again.
+const ROOM: u64 = 3 << 30;
 
 /// Where a server runs.
 pub struct Place {
@@ -51,6 +56,7 @@ pub const PEERS: [Peer; 6] = [
             command.args(["proxy", "--admin", "off", "--origin"]).arg(format!("http://{}", place.origin));
             command.arg("--listen").arg(format!("127.0.0.1:{}", place.port));
         },
+        keeps_files: false,
         starts_quickly: true,
     },
     Peer {
@@ -61,6 +67,7 @@ pub const PEERS: [Peer; 6] = [
         command: |command, place| {
             command.arg("-db").arg("-f").arg(place.run.join("haproxy.cfg"));
         },
+        keeps_files: false,
         starts_quickly: true,
     },
     Peer {
@@ -72,6 +79,7 @@ pub const PEERS: [Peer; 6] = [
             command.arg("-e").arg(place.run.join("error.log")).arg("-p").arg(&place.run);
             command.arg("-c").arg(place.run.join("nginx.conf"));
         },
+        keeps_files: true,
         starts_quickly: true,
     },
     Peer {
@@ -85,6 +93,7 @@ pub const PEERS: [Peer; 6] = [
             command.args(["-s", "malloc,1500m", "-p", "thread_pools=2"]);
             command.args(["-p", "thread_pool_min=100", "-p", "thread_pool_max=5000"]);
         },
+        keeps_files: false,
         starts_quickly: false,
     },
     Peer {
@@ -95,6 +104,7 @@ pub const PEERS: [Peer; 6] = [
         command: |command, place| {
             command.arg("-N").arg("-f").arg(place.run.join("squid.conf"));
         },
+        keeps_files: false,
         starts_quickly: false,
     },
     Peer {
@@ -112,6 +122,7 @@ pub const PEERS: [Peer; 6] = [
         command: |command, place| {
             command.arg(format!("--run-root={}", place.run.join("runroot.yaml").display()));
         },
+        keeps_files: true,
         starts_quickly: false,
     },
 ];
@@ -130,7 +141,7 @@ impl Peer {
     /// Starts it on a free port, and waits until it answers.
     pub async fn start(&'static self, program: &Path, origin: &Origin) -> Result<Running, String> {
         let failed = |what: &str, error: io::Error| format!("{}: cannot {what}: {error}", self.name);
-        let run = Scratch::new(self.name).map_err(|error| failed("make a folder", error))?;
+        let run = Scratch::new(self.name, self.keeps_files).map_err(|error| failed("make a folder", error))?;
         let port = free_port().map_err(|error| failed("find a port", error))?;
         let place = Place { run: run.0.clone(), port, origin: origin.address };
         self.furnish(&place).map_err(|error| failed("write its settings", error))?;
@@ -194,11 +205,14 @@ fn free_port() -> io::Result<u16> {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> io::Result<Scratch> {
+    fn new(name: &str, in_memory: bool) -> io::Result<Scratch> {
         use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
         static MADE: AtomicU32 = AtomicU32::new(0);
         let made = MADE.fetch_add(1, Relaxed);
-        let folder = std::env::temp_dir().join(format!("herdproof-bench-{}-{made}-{name}", std::process::id()));
+        let memory = Path::new("/dev/shm");
+        let has_room = |at: &Path| rustix::fs::statvfs(at).is_ok_and(|room| room.f_bavail * room.f_frsize > ROOM);
+        let parent = if in_memory && has_room(memory) { memory.into() } else { std::env::temp_dir() };
+        let folder = parent.join(format!("herdproof-bench-{}-{made}-{name}", std::process::id()));
         fs::create_dir(&folder)?;
         Ok(Scratch(folder))
     }

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a server may take to end before it is made to.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long a server may tidy up before it is made to end.
+const GRACE: Duration = Duration::from_millis(1500);
 
 /// A server and whatever it has started. Dropping it ends them, by their numbers.
 pub struct Process {
@@ -80,13 +80,12 @@ impl Drop for Process {
         let tree = self.tree();
         signal(self.child.id(), Signal::TERM);
         let begun = Instant::now();
-        while !self.has_ended() {
-            if begun.elapsed() > GRACE {
-                tree.iter().for_each(|pid| signal(*pid, Signal::KILL));
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        while !self.has_ended() && begun.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.has_ended() {
+            tree.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+            let _ = self.child.wait();
         }
     }
 }

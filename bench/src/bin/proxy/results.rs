@@ -1,5 +1,7 @@
 //! What was measured, as tables and as JSON.
 
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
 
 use super::{
@@ -88,8 +90,8 @@ impl Results {
     }
 
     /// A line for each server and a column for each figure: the median, and in parentheses how many times better ours is.
-    pub fn print(&self, case: &Case) {
-        println!("\n{} ({}): {}", case.name, case.group, case.what);
+    pub fn print(&self, case: &Case, took: Duration) {
+        println!("\n{} ({}, {:.0} s): {}", case.name, case.group, took.as_secs_f64(), case.what);
         let cells: Vec<&Cell> = self.cells.iter().filter(|cell| cell.case == case.name).collect();
         let mut names: Vec<&str> = Vec::new();
         let mut lines: Vec<(&str, &str)> = Vec::new();
