@@ -210,7 +210,7 @@ impl Default for OriginSettings {
             head_timeout: secs(30),
             body_timeout: secs(30),
             attempts: 3,
-            hedge_after: Some(secs(1)),
+            hedge_after: Some(secs(2)),
             max_idle: 256,
             max_age: secs(300),
             resolve_every: secs(30),
