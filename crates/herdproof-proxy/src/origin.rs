@@ -1,8 +1,8 @@
 //! The way to the origin, and the only one.
 //!
 //! Misses, passes, refreshes, retries and hedges all come through here, and so what is true here is true of the proxy: the
-//! origin never has more to do at a time than its limit, whatever clients do and however it fails. [`stack`] says who may
-//! go, [`pool`] over which connection.
+//! origin never has more to do at a time than its limit, whatever clients do and however it fails. `stack.rs` says who may
+//! go, `pool.rs` over which connection.
 //!
 //! Two ways in: [`fetch`](Origin::fetch) for what may be repeated, and [`send`](Origin::send) for everything else.
 

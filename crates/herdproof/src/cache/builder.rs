@@ -56,7 +56,7 @@ where
 
     /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed.
     ///
-    /// What weighs more than the sixteenth part of the whole is not kept; [`Stats::too_heavy`] counts that.
+    /// What weighs more than the sixteenth part of the whole is not kept; [`Stats::too_heavy`](super::Stats::too_heavy) counts that.
     pub fn weighed(
         mut self,
         capacity: u64,
