@@ -13,26 +13,7 @@ mod limits;
 mod origin;
 mod server;
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-};
-
-use herdproof::{Env, Tick};
-
 pub use client::{Answer, Answers, Failed, Herd};
 pub use edge::Edge;
 pub use limits::clients_that_fit;
 pub use origin::FragileOrigin;
-
-/// What the future gives, or nothing if the deadline comes first.
-async fn by<F: Future>(env: &Env, deadline: Tick, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut late = pin!(env.sleep_until(deadline));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => late.as_mut().poll(cx).map(|_| None),
-    })
-    .await
-}

@@ -32,22 +32,3 @@ pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};
 pub use serve::Proxy;
 pub use settings::Settings;
-
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-};
-
-use herdproof::{Env, Tick};
-
-/// What the future gives, or nothing if the deadline comes first.
-async fn by<F: Future>(env: &Env, deadline: Tick, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut late = pin!(env.sleep_until(deadline));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => late.as_mut().poll(cx).map(|_| None),
-    })
-    .await
-}

@@ -59,7 +59,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, env::Task};
+use herdproof::{Env, env::Task, retry::by};
 use http::{Request, Response};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1};
@@ -76,7 +76,7 @@ use service::Service;
 pub use service::{Client, Upload};
 use socket::Socket;
 
-use crate::{by, metrics::Page, settings::ClientSettings};
+use crate::{metrics::Page, settings::ClientSettings};
 
 /// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
 const BACKLOG: u32 = 32_767;
@@ -233,9 +233,9 @@ impl Server {
         drop(self.stop.take());
         (&mut self.accepting).await.ok();
         let linger = self.env.now() + LINGER;
-        by(&self.env, linger.min(deadline), self.connections.empty()).await;
+        by(&self.env, Some(linger.min(deadline)), self.connections.empty()).await;
         self.connections.tell(Stage::Leaving);
-        by(&self.env, deadline, self.connections.empty()).await;
+        by(&self.env, Some(deadline), self.connections.empty()).await;
         let cut = self.connections.end_all();
         self.connections.empty().await;
         Stopped { cut }

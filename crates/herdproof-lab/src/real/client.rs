@@ -13,13 +13,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, Sim, Tick};
+use herdproof::{Env, Sim, Tick, retry::by};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-
-use super::by;
 
 /// Longer answers are refused: nothing here sends any.
 const LONGEST: usize = 64 * 1024;
@@ -76,7 +74,7 @@ impl Herd {
         let gathering = env.now() + self.patience;
         let mut connections = Vec::new();
         for _ in 0..self.clients {
-            let connection = by(env, gathering, connect(address)).await;
+            let connection = by(env, Some(gathering), connect(address)).await;
             connections.push(connection.unwrap_or(Err(Failed::GaveUp)));
         }
         // The real world's chance cannot be seeded, and a simulated one's can.
@@ -112,7 +110,7 @@ impl Herd {
 }
 
 async fn ask(env: &Env, deadline: Tick, stream: TcpStream, path: &str) -> Result<Bytes, Failed> {
-    by(env, deadline, get(stream, path)).await.unwrap_or(Err(Failed::GaveUp))
+    by(env, Some(deadline), get(stream, path)).await.unwrap_or(Err(Failed::GaveUp))
 }
 
 /// A new connection.

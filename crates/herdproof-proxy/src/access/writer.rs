@@ -15,13 +15,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use herdproof::{Env, Tick};
+use herdproof::{Env, Tick, retry::by};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::{Record, line};
 use crate::{
-    by,
     metrics::Page,
     settings::{LogFormat, LogSettings, LogTo},
     stripes::Stripes,
@@ -135,7 +134,7 @@ impl AccessLog {
         self.0.shared.order(|orders| orders.stop = true);
         let ended = self.0.ended.lock().take();
         if let Some(ended) = ended {
-            by(env, env.now() + within, ended).await;
+            by(env, Some(env.now() + within), ended).await;
         }
     }
 

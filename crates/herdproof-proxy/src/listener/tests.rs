@@ -25,7 +25,7 @@ fn run(test: impl AsyncFnOnce(Env)) {
     runtime.block_on(async {
         let env = Env::system();
         // A hang is a failure, not a wait.
-        by(&env, env.now() + LONG, test(env.clone())).await.expect("it ends");
+        by(&env, Some(env.now() + LONG), test(env.clone())).await.expect("it ends");
     });
 }
 
@@ -437,7 +437,7 @@ mod stop {
             let mut stream = connect(&server).await;
             stream.write_all(GET).await.unwrap();
             begun.acquire().await.unwrap().forget();
-            by(&env, env.now(), server.stop(LONG)).await;
+            by(&env, Some(env.now()), server.stop(LONG)).await;
             assert_eq!(closed(&mut stream).await, "");
         });
     }

@@ -76,18 +76,12 @@ impl Core {
                         .as_ref()
                         .is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
                     if !led && !fits {
-                        found = self.store.find(&visit.key, &visit.parts.headers);
-                        match &found.object {
-                            Some(object) if object.life.at(self.env.now(), &visit.class.asked).serves() => {
-                                return visit.deliver(
-                                    object,
-                                    Outcome::Joined,
-                                    "",
-                                    cache_status(Outcome::Joined, "", None, true),
-                                );
-                            }
-                            _ => continue,
+                        // As if it had come just now: all that holds for a hit holds here.
+                        match self.hit(visit) {
+                            Ok(served) => return served,
+                            Err(again) => found = again,
                         }
+                        continue;
                     }
                     if !led && !shared.object.has_beginning() {
                         return self.pass(visit, Reason::TooLarge.name()).await;

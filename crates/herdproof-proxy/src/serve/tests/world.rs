@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, env::Task};
+use herdproof::{Env, env::Task, retry::by};
 use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};
@@ -24,7 +24,7 @@ use tokio::{
     sync::{Semaphore, watch},
 };
 
-use crate::{Listener, Proxy, Server, Settings, by};
+use crate::{Listener, Proxy, Server, Settings};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -46,7 +46,7 @@ pub(super) fn run_with(
             let world = World::new(&env, set, Arc::new(script)).await;
             test(&world).await;
         };
-        by(&env, env.now() + LONG, test).await.expect("it ends");
+        by(&env, Some(env.now() + LONG), test).await.expect("it ends");
     });
 }
 
