@@ -1,7 +1,7 @@
 //! A response made of what is kept or arriving, as one request wants it: a part, only the head, or nothing but that it has not
 //! changed. And the responses that are our own.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use herdproof::{Tick, shed};
 use http::{
@@ -19,15 +19,17 @@ use crate::{
     },
 };
 
-/// What a request that is answered from an object says about how it wants it.
+/// What a request that is answered from an object says about how it wants it. The map is used for the headers.
 pub(crate) fn deliver(
-    object: &Arc<Object>,
+    object: &Object,
     class: &Class,
     request: &HeaderMap,
     now: Tick,
     status: HeaderValue,
+    mut headers: HeaderMap,
 ) -> Response<Body> {
-    let mut headers = object.head.headers(4);
+    headers.clear();
+    object.head.append_to(&mut headers);
     headers.insert(AGE, HeaderValue::from(object.life.age(now)));
     headers.insert(CACHE_STATUS, status);
     let mut response = Response::new(Body::empty());
@@ -43,11 +45,11 @@ pub(crate) fn deliver(
 
 /// The whole body, or its length only.
 fn fill(response: &mut Response<Body>, object: &Object, class: &Class) {
-    if let Some(len) = object.len() {
-        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(len));
-    }
+    // With a body, its length is said when the head is written.
     if !class.is_head() {
         *response.body_mut() = Body::of(object);
+    } else if let Some(len) = object.len() {
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(len));
     }
 }
 

@@ -448,7 +448,7 @@ impl Core {
         times: &Times,
         landing: Landing<Landed, Infallible>,
     ) {
-        let kept = prior.head.headers(0);
+        let kept = prior.head.headers();
         hop::strip(&mut said);
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.

@@ -4,35 +4,91 @@
 //! were read into. Kept objects are many and never change, so their status and headers are written one after another into a
 //! block that lies before the body, in the same allocation if the body is small.
 //!
-//! A block is: status (2 bytes), then for each header the length of its name (2), of its value (4), the name, the value.
+//! A block is: status (2 bytes), then for each header its name and its value. A name that is often met is one byte, its place in a
+//! table; another is a byte that no place has, its length, itself. A value is its length and itself.
+
+use std::cell::RefCell;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{
+        ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+        ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, AGE, ALLOW, ALT_SVC, CACHE_CONTROL,
+        CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE,
+        CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, ETAG, EXPIRES, LAST_MODIFIED, LINK, LOCATION, PRAGMA,
+        REFERRER_POLICY, SERVER, SET_COOKIE, STRICT_TRANSPORT_SECURITY, VARY, VIA, WARNING, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS, X_XSS_PROTECTION,
+    },
+};
+
+/// Names that responses often have: one byte each, and nothing to be parsed.
+static OFTEN: [HeaderName; 35] = [
+    ACCEPT_RANGES,
+    ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    ACCESS_CONTROL_ALLOW_HEADERS,
+    ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS,
+    AGE,
+    ALLOW,
+    ALT_SVC,
+    CACHE_CONTROL,
+    CONTENT_DISPOSITION,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_LOCATION,
+    CONTENT_RANGE,
+    CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE,
+    DATE,
+    ETAG,
+    EXPIRES,
+    LAST_MODIFIED,
+    LINK,
+    LOCATION,
+    PRAGMA,
+    REFERRER_POLICY,
+    SERVER,
+    SET_COOKIE,
+    STRICT_TRANSPORT_SECURITY,
+    VARY,
+    VIA,
+    WARNING,
+    X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+    X_XSS_PROTECTION,
+];
+/// Before a name that is not among them.
+const OTHER: u8 = u8::MAX;
+/// Before a length that does not fit into one byte.
+const LONG: u8 = u8::MAX;
+/// How much room a thread takes for copies of heads at a time.
+const ROOM: usize = 16 << 10;
+
+thread_local! {
+    static ROOMS: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(ROOM));
+}
 
 /// The status and headers of a response, in one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head(Bytes);
 
-/// One header of a block.
-struct Line {
-    name: Bytes,
-    value: Bytes,
-}
-
 impl Head {
-    /// Writes a head. What does not fit into the lengths is left out; no origin's head can be that long.
+    /// Writes a head.
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Head {
-        let mut block =
-            BytesMut::with_capacity(2 + headers.iter().map(|(name, value)| size(name, value)).sum::<usize>());
+        let mut block = BytesMut::with_capacity(2 + headers.values().map(|value| 32 + value.len()).sum::<usize>());
         block.put_u16(status.as_u16());
         for (name, value) in headers {
-            let (Ok(of_name), Ok(of_value)) = (u16::try_from(name.as_str().len()), u32::try_from(value.len())) else {
-                continue;
-            };
-            block.put_u16(of_name);
-            block.put_u32(of_value);
-            block.put_slice(name.as_str().as_bytes());
-            block.put_slice(value.as_bytes());
+            match OFTEN.iter().zip(0..).find(|(often, _)| *often == name) {
+                Some((_, place)) => block.put_u8(place),
+                None => {
+                    block.put_u8(OTHER);
+                    put(&mut block, name.as_str().as_bytes());
+                }
+            }
+            put(&mut block, value.as_bytes());
         }
         Head(block.freeze())
     }
@@ -59,32 +115,63 @@ impl Head {
         StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY)
     }
 
-    /// The headers as a map, with room for so many more. The values share the block.
-    pub(crate) fn headers(&self, more: usize) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.lines().count() + more);
-        for Line { name, value } in self.lines() {
-            // Both were valid when they were written.
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(&name), HeaderValue::from_maybe_shared(value)) {
-                map.append(name, value);
-            }
-        }
+    /// The headers as a map.
+    pub(crate) fn headers(&self) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        self.append_to(&mut map);
         map
     }
 
-    fn lines(&self) -> impl Iterator<Item = Line> {
-        let mut rest = self.0.get(2..).map_or_else(Bytes::new, |lines| self.0.slice_ref(lines));
-        std::iter::from_fn(move || {
-            let of_name = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
-            let of_value = usize::try_from(u32::from_be_bytes(*rest.get(2..6)?.first_chunk()?)).ok()?;
-            let mut line = (rest.len() >= 6 + of_name + of_value).then(|| rest.split_to(6 + of_name + of_value))?;
-            let value = line.split_off(6 + of_name);
-            Some(Line { name: line.split_off(6), value })
-        })
+    /// Adds the headers to a map.
+    ///
+    /// Their values are parts of a copy that this thread makes: were they parts of the block, all threads that serve it would
+    /// fight over the one count of who uses it, twice for each header.
+    pub(crate) fn append_to(&self, map: &mut HeaderMap) {
+        let block = ROOMS.with_borrow_mut(|room| {
+            room.extend_from_slice(&self.0);
+            room.split().freeze()
+        });
+        let mut rest = block.get(2..).unwrap_or_default();
+        while let Some((&place, after)) = rest.split_first() {
+            rest = after;
+            let name = match OFTEN.get(usize::from(place)) {
+                Some(often) => Some(often.clone()),
+                None => take(&mut rest).and_then(|name| HeaderName::from_bytes(name).ok()),
+            };
+            // Both were valid when they were written.
+            let value = take(&mut rest).and_then(|value| HeaderValue::from_maybe_shared(block.slice_ref(value)).ok());
+            if let (Some(name), Some(value)) = (name, value) {
+                map.append(name, value);
+            }
+        }
     }
 }
 
-fn size(name: &HeaderName, value: &HeaderValue) -> usize {
-    6 + name.as_str().len() + value.len()
+/// A length, and that many bytes.
+fn put(block: &mut BytesMut, bytes: &[u8]) {
+    match u8::try_from(bytes.len()) {
+        Ok(len) if len != LONG => block.put_u8(len),
+        _ => {
+            block.put_u8(LONG);
+            block.put_u64(bytes.len() as u64);
+        }
+    }
+    block.put_slice(bytes);
+}
+
+/// What [`put`] has put there.
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (&short, mut after) = rest.split_first()?;
+    let len = if short == LONG {
+        let (long, behind) = after.split_first_chunk()?;
+        after = behind;
+        usize::try_from(u64::from_be_bytes(*long)).ok()?
+    } else {
+        usize::from(short)
+    };
+    let (bytes, behind) = after.split_at_checked(len)?;
+    *rest = behind;
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -100,15 +187,28 @@ mod tests {
         headers.append("x-odd", HeaderValue::from_bytes(b"caf\xe9 \t\x80").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("b=2"));
         headers.append("x-empty", HeaderValue::from_static(""));
+        for len in [254, 255, 256, 70_000] {
+            headers.append("x-long", HeaderValue::try_from("v".repeat(len)).unwrap());
+        }
+        headers.append(HeaderName::try_from("x".repeat(300)).unwrap(), HeaderValue::from_static("long name"));
         headers
     }
 
     #[test]
     fn what_is_kept_comes_back_byte_for_byte_and_in_order() {
         let head = Head::new(StatusCode::NOT_FOUND, &headers());
-        assert_eq!((head.status(), head.headers(0)), (StatusCode::NOT_FOUND, headers()));
-        let cookies: Vec<_> = head.headers(0).get_all(SET_COOKIE).iter().cloned().collect();
+        assert_eq!((head.status(), head.headers()), (StatusCode::NOT_FOUND, headers()));
+        let cookies: Vec<_> = head.headers().get_all(SET_COOKIE).iter().cloned().collect();
         assert_eq!(cookies, ["a=1", "b=2"]);
+    }
+
+    #[test]
+    fn a_name_that_is_often_met_takes_one_byte() {
+        for name in &OFTEN {
+            let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_static("v"))]);
+            let head = Head::new(StatusCode::OK, &headers);
+            assert_eq!((head.len(), head.headers()), (5, headers));
+        }
     }
 
     #[test]
@@ -122,6 +222,6 @@ mod tests {
     #[test]
     fn no_headers_are_no_headers() {
         let head = Head::new(StatusCode::OK, &HeaderMap::new());
-        assert_eq!((head.len(), head.headers(4)), (2, HeaderMap::new()));
+        assert_eq!((head.len(), head.headers()), (2, HeaderMap::new()));
     }
 }

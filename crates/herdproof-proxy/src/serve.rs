@@ -20,7 +20,7 @@ mod record;
 mod tests;
 mod visit;
 
-use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, sync::Arc, time::Duration};
+use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use herdproof::{
@@ -30,13 +30,13 @@ use herdproof::{
     flight::{Abandon, Flight},
     shed::Appointments,
 };
-use http::{Method, Request, Response, StatusCode};
-use visit::{Served, Visit};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use visit::{Choice, Served, Visit};
 
 use crate::{
     access::{AccessLog, Outcome},
     body::Body,
-    cache_status::{HIT, cache_status},
+    cache_status::HIT,
     fill::{Failure, Job, Kind, Landed, fill},
     key::{AsKey, Key, Keyer, Scheme},
     learn::{Private, Routes},
@@ -45,7 +45,7 @@ use crate::{
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin},
-    policy::{Route, Use, Way, classify, hop},
+    policy::{Class, Route, Use, Way, classify, hop},
     settings::{self, Settings},
     store::{Found, Store},
 };
@@ -124,9 +124,10 @@ impl Proxy {
 
     /// Serves whoever comes to this listener.
     pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
-        let proxy = self.clone();
+        let ours = Ours(Arc::new(self.clone()));
         listener.serve(env, move |request, client| {
-            let proxy = proxy.clone();
+            let Ours(proxy) = &ours;
+            let proxy = Arc::clone(proxy);
             async move { proxy.serve(request, &client).await }
         })
     }
@@ -156,7 +157,12 @@ impl Proxy {
                 let visit = Visit { parts: &parts, class, key, route, client, arrived };
                 let served = match class.way() {
                     Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
-                        Ok(served) => served,
+                        Ok(choice) => {
+                            let hash = key.hash();
+                            let map = core.spare(&class, &mut parts);
+                            let served = choice.deliver(&class, &parts.headers, arrived, map);
+                            return core.record(parts, client, arrived, hash, served);
+                        }
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
                     Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
@@ -166,6 +172,15 @@ impl Proxy {
             }
         };
         core.record(parts, client, arrived, key, served)
+    }
+}
+
+/// A proxy as one connection has it: its requests are counted there, and not in one place with those of all other threads.
+struct Ours(Arc<Proxy>);
+
+impl Clone for Ours {
+    fn clone(&self) -> Ours {
+        Ours(Arc::new(Proxy::clone(&self.0)))
     }
 }
 
@@ -180,22 +195,29 @@ fn routes(settings: &Settings) -> Vec<settings::Route> {
 impl Core {
     /// From memory, if what is there may be served; else what there is.
     #[inline]
-    fn hit(self: &Arc<Core>, visit: &Visit<'_>) -> Result<Served, Found> {
-        let found = self.store.find(&visit.key, &visit.parts.headers);
+    fn hit(self: &Arc<Core>, visit: &Visit<'_>) -> Result<Choice, Found> {
+        let mut found = self.store.find(&visit.key, &visit.parts.headers);
         let Some(object) = &found.object else { return Err(found) };
         if !visit.class.may_have(object.life.is_for_all()) {
             return Err(found);
         }
         let usage = object.life.at(visit.arrived, &visit.class.asked);
-        if usage == Use::Fresh {
-            return Ok(visit.deliver(object, Outcome::Hit, "", HIT));
+        match found.object.take_if(|_| usage == Use::Fresh) {
+            Some(object) => Ok(Choice { object, outcome: Outcome::Hit, detail: "", cache: HIT }),
+            None => self.think(visit, usage, found),
         }
-        self.think(visit, usage, found)
+    }
+
+    /// The request's own map, if nobody looks into it any more: filling that one again saves making another.
+    #[inline]
+    fn spare(&self, class: &Class, parts: &mut Parts) -> HeaderMap {
+        let is_done = self.log.is_none() && !class.is_conditional() && !class.has_range();
+        if is_done { mem::take(&mut parts.headers) } else { HeaderMap::new() }
     }
 
     /// What is to be done with what is not simply fresh.
     #[inline(never)]
-    fn think(self: &Arc<Core>, visit: &Visit<'_>, usage: Use, found: Found) -> Result<Served, Found> {
+    fn think(self: &Arc<Core>, visit: &Visit<'_>, usage: Use, found: Found) -> Result<Choice, Found> {
         let Some(object) = found.object.clone().filter(|_| usage.serves()) else { return Err(found) };
         let route = self.route(visit.route);
         let refreshes = usage != Use::Early || object.life.fires(visit.arrived, route, 1.0 - self.rng.unit());
@@ -204,7 +226,7 @@ impl Core {
         }
         let outcome = if usage == Use::Early { Outcome::Hit } else { Outcome::Stale };
         let detail = if usage == Use::Early { "" } else { usage.name() };
-        Ok(visit.deliver(&object, outcome, detail, cache_status(outcome, detail, None, false)))
+        Ok(Choice::new(&object, outcome, detail))
     }
 
     /// Loads it again beside those who are served meanwhile.

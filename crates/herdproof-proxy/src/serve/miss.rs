@@ -8,7 +8,7 @@ use herdproof::{
 };
 use http::StatusCode;
 
-use super::{Core, Served, Visit};
+use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::cache_status,
@@ -78,7 +78,7 @@ impl Core {
                     if !led && !fits {
                         // As if it had come just now: all that holds for a hit holds here.
                         match self.hit(visit) {
-                            Ok(served) => return served,
+                            Ok(choice) => return visit.deliver(choice),
                             Err(again) => found = again,
                         }
                         continue;
@@ -97,7 +97,8 @@ impl Core {
                     let origin =
                         if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head.status() };
                     let cache = cache_status(outcome, "", Some(origin), shared.stored);
-                    return visit.deliver(&shared.object, outcome, "", cache);
+                    let object = Arc::clone(&shared.object);
+                    return visit.deliver(Choice { object, outcome, detail: "", cache });
                 }
                 Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
                     let why = answer.why.name();
@@ -105,7 +106,7 @@ impl Core {
                         Some(Answer::Origin(response)) => return visit.passed(*response, why),
                         Some(Answer::Object(object)) => {
                             let cache = cache_status(Outcome::Pass, why, Some(object.head.status()), true);
-                            return visit.deliver(&object, Outcome::Pass, why, cache);
+                            return visit.deliver(Choice { object, outcome: Outcome::Pass, detail: why, cache });
                         }
                         None => return self.pass(visit, why).await,
                     }

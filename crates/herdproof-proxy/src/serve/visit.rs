@@ -35,6 +35,29 @@ pub(super) struct Visit<'a> {
     pub(super) arrived: Tick,
 }
 
+/// What a request is to be answered with, of what is kept or arriving.
+pub(super) struct Choice {
+    pub(super) object: Arc<Object>,
+    pub(super) outcome: Outcome,
+    pub(super) detail: &'static str,
+    /// What is said of it in `Cache-Status`.
+    pub(super) cache: HeaderValue,
+}
+
+impl Choice {
+    /// Without the origin.
+    pub(super) fn new(object: &Arc<Object>, outcome: Outcome, detail: &'static str) -> Choice {
+        Choice { object: Arc::clone(object), outcome, detail, cache: cache_status(outcome, detail, None, false) }
+    }
+
+    /// As this request wants it; the map is used for the headers.
+    #[inline]
+    pub(super) fn deliver(self, class: &Class, request: &HeaderMap, now: Tick, map: HeaderMap) -> Served {
+        let Choice { object, outcome, detail, cache } = self;
+        Served { response: deliver(&object, class, request, now, cache, map), outcome, detail }
+    }
+}
+
 /// An answer, and what it is.
 pub(super) struct Served {
     pub(super) response: Response<Body>,
@@ -45,21 +68,13 @@ pub(super) struct Served {
 
 impl Visit<'_> {
     /// From what is kept or arriving.
-    #[inline]
-    pub(super) fn deliver(
-        &self,
-        object: &Arc<Object>,
-        outcome: Outcome,
-        detail: &'static str,
-        cache: HeaderValue,
-    ) -> Served {
-        let response = deliver(object, &self.class, &self.parts.headers, self.arrived, cache);
-        Served { response, outcome, detail }
+    pub(super) fn deliver(&self, choice: Choice) -> Served {
+        choice.deliver(&self.class, &self.parts.headers, self.arrived, HeaderMap::new())
     }
 
     /// From what is kept, though it is past its time.
     pub(super) fn stale(&self, object: &Arc<Object>, why: &'static str) -> Served {
-        self.deliver(object, Outcome::Stale, why, cache_status(Outcome::Stale, why, None, false))
+        self.deliver(Choice::new(object, Outcome::Stale, why))
     }
 
     /// The origin's own answer to this request.
@@ -88,7 +103,7 @@ impl Visit<'_> {
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
         match prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers(0))),
+            Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers())),
             None => condition::clear(&mut headers),
         }
         let key = self.key.to_key();

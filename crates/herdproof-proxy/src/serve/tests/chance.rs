@@ -113,7 +113,7 @@ proptest! {
                 key.to_variant(0, &spec.variant(&request));
             }
         }
-        let reply = deliver(&object, &class, &request, now, HIT);
+        let reply = deliver(&object, &class, &request, now, HIT, HeaderMap::new());
         let (head, mut sent) = reply.into_parts();
         let mut all = Vec::new();
         while let Poll::Ready(Some(frame)) =
