@@ -37,8 +37,8 @@ use crate::{
     access::{AccessLog, Outcome},
     body::Body,
     cache_status::HIT,
-    fill::{Failure, Job, Kind, Landed, fill},
-    key::{AsKey, Key, Keyer, Scheme},
+    fill::{Failure, Kind, Landed, fill},
+    key::{Key, Keyer, Scheme},
     learn::{Private, Routes},
     listener::{Client, Listener, Server},
     log::Afloat,
@@ -231,8 +231,7 @@ impl Core {
 
     /// Loads it again beside those who are served meanwhile.
     fn refresh(self: &Arc<Core>, visit: &Visit<'_>, found: &Found, object: &Arc<Object>) {
-        let job = visit.job(self, found, Some(object), Kind::Refresh);
-        self.fly(job).detach();
+        self.fly(visit, found, Some(object), Kind::Refresh).detach();
     }
 
     /// What is not to go on to the origin, and is told so.
@@ -247,13 +246,21 @@ impl Core {
         Some(Served::own(Outcome::Bad, detail, status, why, None))
     }
 
-    fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
-        let core = Arc::clone(self);
-        let key = match job.kind {
-            Kind::Miss | Kind::Refresh => job.place.key().clone(),
-            Kind::Alone => job.key.as_key().alone(self.rng.bits()),
+    /// Asks the origin with everybody who asks the same, or joins who does.
+    fn fly(
+        self: &Arc<Core>,
+        visit: &Visit<'_>,
+        found: &Found,
+        prior: Option<&Arc<Object>>,
+        kind: Kind,
+    ) -> Flight<Landed, Infallible> {
+        let key = match (kind, &found.variant) {
+            (Kind::Alone, _) => visit.key.alone(self.rng.bits()),
+            (Kind::Miss | Kind::Refresh, Some(place)) => place.clone(),
+            (Kind::Miss | Kind::Refresh, None) => visit.key.to_key(),
         };
-        self.flights.run_landing(key, |landing| fill(core, job, landing))
+        // What to ask for is written down by the one who asks: of a herd, all others only wait.
+        self.flights.run_landing(key, |landing| fill(Arc::clone(self), visit.job(self, found, prior, kind), landing))
     }
 
     /// The route that a path is on.

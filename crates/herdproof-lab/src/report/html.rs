@@ -32,8 +32,8 @@ h1{margin:0;font-size:1.6rem}h2{margin:2.2rem 0 .6rem;font-size:1.15rem}h3{margi
 p{margin:.4rem 0}.soft{color:var(--soft)}.summary{font-size:1.1rem;border-left:4px solid var(--bar);padding-left:.8rem}\
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
-th:first-child,td:first-child{text-align:left}td.words{text-align:left;white-space:normal}\
-svg{display:block;width:100%;height:auto;min-width:34rem}svg text{fill:var(--soft);font-size:11px}\
+th:first-child,td:first-child{text-align:left}th.words,td.words{text-align:left;white-space:normal}\
+svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}\
 svg .bar{fill:var(--bar)}svg .axis{stroke:var(--line)}svg .mark{stroke:var(--mark);stroke-dasharray:3 3}\
 svg text.mark{fill:var(--mark);stroke:none}.good{color:var(--good)}.bad{color:var(--bad)}\
 code{font:.9em ui-monospace,monospace}";
@@ -95,12 +95,7 @@ impl Page<'_> {
             millis(end) / bars as f64
         )?;
         for (arm, columns) in self.0.arms.iter().zip(&columns) {
-            writeln!(
-                f,
-                "<h3>{}</h3>\n<div class=\"wide\">{}</div>",
-                Plain(arm.name),
-                self.picture(arm, columns, top, end)
-            )?;
+            writeln!(f, "<h3>{}</h3>\n{}", Plain(arm.name), self.picture(arm, columns, top, end))?;
         }
         Ok(())
     }
@@ -163,7 +158,7 @@ impl Page<'_> {
             f.write_str("<p>They are about other parameters than these: what does not hold has not failed.</p>\n")?;
         }
         f.write_str(
-            "<div class=\"wide\"><table><thead><tr><th>claim</th><th>by</th><th>expected</th><th>got</th><th></th></tr></thead><tbody>\n",
+            "<div class=\"wide\"><table><thead><tr><th>claim</th><th>by</th><th class=\"words\">expected</th><th class=\"words\">got</th><th></th></tr></thead><tbody>\n",
         )?;
         for check in &self.0.checks {
             let (class, word) = match (check.passed, self.0.is_changed()) {

@@ -61,13 +61,12 @@ impl Core {
                 return self.pass(visit, why).await;
             }
             let kind = if alone { Kind::Alone } else { Kind::Miss };
-            let job = visit.job(self, &found, prior, kind);
             let until = match &spare {
                 Some(object) => now + patience(object),
                 None => visit.arrived + self.settings.wait,
             };
             let waiting = self.metrics.wait();
-            let flown = self.fly(job).by(until).await;
+            let flown = self.fly(visit, &found, prior, kind).by(until).await;
             drop(waiting);
             match flown {
                 Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
