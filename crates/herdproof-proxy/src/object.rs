@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -31,6 +31,8 @@ pub(crate) struct Object {
     claimed_until: AtomicU64,
     /// The last refresh has failed; the origin is left alone until this tick.
     rests_until: AtomicU64,
+    /// Somebody has asked for it since it was last looked at by who makes room.
+    wanted: AtomicBool,
 }
 
 /// Where the body is.
@@ -46,7 +48,8 @@ pub(crate) enum Content {
 
 impl Object {
     pub(crate) fn new(head: Head, life: Life, content: Content) -> Object {
-        Object { head, life, content, claimed_until: AtomicU64::new(0), rests_until: AtomicU64::new(0) }
+        let [claimed_until, rests_until] = [AtomicU64::new(0), AtomicU64::new(0)];
+        Object { head, life, content, claimed_until, rests_until, wanted: AtomicBool::new(false) }
     }
 
     /// One whose body has come, to be kept.
@@ -71,6 +74,19 @@ impl Object {
     /// What it takes of the memory for what is kept.
     pub(crate) fn weight(&self) -> u64 {
         self.len().unwrap_or(0) + self.head.len() as u64 + OVERHEAD
+    }
+
+    /// Somebody has asked for it.
+    pub(crate) fn want(&self) {
+        // Most often it is known: a look is cheaper than a word, which all threads would have to hear.
+        if !self.wanted.load(Relaxed) {
+            self.wanted.store(true, Relaxed);
+        }
+    }
+
+    /// Whether somebody has asked for it since this was asked last.
+    pub(crate) fn was_wanted(&self) -> bool {
+        self.wanted.swap(false, Relaxed)
     }
 
     /// Whether it is this caller who is to refresh it. For a while nobody else is.

@@ -137,9 +137,6 @@ impl Core {
 
     /// Why a request that could be shared goes by itself, if it does.
     fn passes(&self, visit: &Visit<'_>, found: &Found, alone: bool) -> Option<&'static str> {
-        if found.is_one_too_many {
-            return Some("variants");
-        }
         if self.afloat.is_full() {
             return Some("memory");
         }
