@@ -12,7 +12,7 @@ use crate::{
     cache_status::{CACHE_STATUS, cache_status},
     deliver::{self, deliver},
     fill::{Job, Kind},
-    key::{KeyRef, Scheme},
+    key::KeyRef,
     learn::Template,
     listener::Client,
     object::Object,
@@ -33,6 +33,8 @@ pub(super) struct Visit<'a> {
     pub(super) route: RouteId,
     pub(super) client: &'a Client,
     pub(super) arrived: Tick,
+    /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
+    pub(super) host: Option<&'a str>,
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
@@ -131,7 +133,9 @@ impl Visit<'_> {
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
         let client = self.client.address().ip();
-        hop::forward(&mut headers, &Forwarder { client, scheme: Scheme::Http, authority, name: &core.name });
+        let asked_for = self.host.unwrap_or(authority);
+        let (scheme, name) = (self.key.scheme(), &*core.name);
+        hop::forward(&mut headers, &Forwarder { client, scheme, authority: asked_for, name });
         if let Ok(authority) = HeaderValue::from_str(authority) {
             headers.insert(header::HOST, authority);
         }

@@ -3,7 +3,7 @@
 use http::Method;
 use tokio::io::AsyncWriteExt;
 
-use super::world::{Gate, Step, answer, fresh, get, read_answer, request, run, with};
+use super::world::{Gate, Step, answer, fresh, get, read_answer, request, run, run_with, with};
 
 #[test]
 fn what_is_not_in_the_key_does_not_choose_what_everybody_gets() {
@@ -40,6 +40,42 @@ fn what_is_not_in_the_key_does_not_choose_what_everybody_gets() {
             }
         },
     );
+}
+
+/// An origin that sends whoever comes in the clear to TLS, and repeats the host it is told. Behind a proxy that ends TLS it would
+/// send everybody back for ever, or one host's page to another.
+#[test]
+fn what_a_trusted_proxy_in_front_says_counts_and_is_in_the_key() {
+    let [proto, host] = ["x-forwarded-proto", "x-forwarded-host"];
+    for (trusted, believed) in [("127.0.0.0/8", true), ("10.0.0.0/8", false)] {
+        run_with(
+            |settings| settings.trusted_proxies = vec![trusted.parse().unwrap()],
+            move |asked| {
+                let told = [proto, host, "host", "x-forwarded-for"].map(|name| asked.header(name));
+                vec![fresh(&told.join(" "))]
+            },
+            async |world| {
+                let ask = async |fields: &[(&str, &str)]| world.ask(with("/", fields)).await;
+                ask(&[]).await.is(200, "http a a 127.0.0.1");
+                world.settled().await;
+                let scheme = if believed { "https" } else { "http" };
+                for hits in [!believed, true] {
+                    let reply = ask(&[(proto, "https"), (host, "A:443")]).await;
+                    reply.is(200, &format!("{scheme} a a 127.0.0.1"));
+                    assert_eq!(reply.cache().ends_with("hit"), hits, "{}", reply.cache());
+                    world.settled().await;
+                }
+                // Another host than that of the key is for one only, and the key's own for all.
+                let reply = ask(&[(host, "b"), ("x-forwarded-for", "192.0.2.1")]).await;
+                let told = if believed { "http b a 192.0.2.1, 127.0.0.1" } else { "http a a 127.0.0.1" };
+                reply.is(200, told);
+                assert_eq!(reply.cache().ends_with("detail=forwarded-host"), believed, "{}", reply.cache());
+                ask(&[]).await.is(200, "http a a 127.0.0.1");
+                // What is no host, and what is said twice, counts for nobody.
+                ask(&[(host, "b/../"), (proto, "https"), (proto, "http")]).await.is(200, "http a a 127.0.0.1");
+            },
+        );
+    }
 }
 
 #[test]
