@@ -83,7 +83,8 @@ impl Visit<'_> {
     pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
         let mut response = response.map(Body::passed);
-        response.headers_mut().insert(CACHE_STATUS, cache);
+        // After what caches behind us have said (RFC 9211 2).
+        response.headers_mut().append(CACHE_STATUS, cache);
         if self.class.is_head() {
             response = deliver::head_only(response);
         }
