@@ -100,10 +100,11 @@ pub fn names_more(headers: &HeaderMap) -> bool {
 }
 
 /// Makes the head of a response one to keep: what is about the connection goes, `Age` goes because [`Life`](super::Life) has it,
-/// and the date it came is its `Date` if it has none. After [`judge`](super::judge).
+/// the length goes because the body has it, and the date it came is its `Date` if it has none. After [`judge`](super::judge).
 pub fn keep(headers: &mut HeaderMap, wall: SystemTime) {
     strip(headers);
     headers.remove(header::AGE);
+    headers.remove(header::CONTENT_LENGTH);
     super::condition::date(headers, wall);
 }
 
@@ -255,9 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_date_and_no_age() {
+    fn what_is_kept_has_a_date_and_no_age_or_length() {
         let wall = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
-        let mut message = headers(&[("age", "5"), ("connection", "a"), ("a", "1"), ("b", "2")]);
+        let mut message =
+            headers(&[("age", "5"), ("content-length", "7"), ("connection", "a"), ("a", "1"), ("b", "2")]);
         keep(&mut message, wall);
         assert_eq!(message, headers(&[("b", "2"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
         let dated = headers(&[("date", "Sun, 06 Nov 1994 08:49:00 GMT")]);
