@@ -176,6 +176,32 @@ fn one_who_does_not_read_slows_nobody() {
     );
 }
 
+/// The limit is on what the origin has to do, and it has done it.
+#[test]
+fn one_who_does_not_read_a_private_answer_holds_no_seat_for_it() {
+    run(
+        |asked| match &*asked.target {
+            "/slow" => vec![bytes(head(200, "cache-control: private\r\ncontent-length: 102400\r\n")), filler(100 * KB)],
+            path => vec![fresh(path)],
+        },
+        async |world| {
+            let mut slow = Vec::new();
+            for number in 1..=20 {
+                let mut stream = world.connect().await;
+                stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+                world.origin.asked(number).await;
+                slow.push(stream);
+            }
+            world.settled().await;
+            for mut stream in slow {
+                let mut read = Vec::new();
+                stream.read_to_end(&mut read).await.unwrap();
+                assert!(read.ends_with(b"xxxx") && read.len() > 100 * KB);
+            }
+        },
+    );
+}
+
 #[test]
 fn a_large_body_that_pauses_after_its_head_is_not_given_up() {
     const SIZE: usize = 3 * MB;
