@@ -34,7 +34,7 @@ use crate::{
     key::{AsKey, Key},
     learn::{self, Template},
     log::{Log, Writer},
-    object::{Content, Object},
+    object::{Asking, Content, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
@@ -184,7 +184,10 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         drop(landing.land(news));
         return Ok(());
     }
-    let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
+    let asking = job.prior.as_ref().map(Asking::about);
+    let response = core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await;
+    drop(asking);
+    let response = match response {
         Ok(response) => response,
         Err(error) => {
             drop(landing.land(core.failed(&job, error.into())));

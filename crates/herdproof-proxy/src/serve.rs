@@ -38,14 +38,17 @@ use crate::{
     body::Body,
     cache_status::HIT,
     fill::{Failure, Kind, Landed, fill},
-    key::{Key, Keyer, Scheme},
+    key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes},
     listener::{Client, Listener, Server},
     log::Afloat,
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin},
-    policy::{Class, Route, Use, Way, classify, hop},
+    policy::{
+        Class, Route, Use, Way, classify,
+        hop::{self, Fronted},
+    },
     settings::{self, Settings},
     store::{Found, Store},
 };
@@ -148,14 +151,20 @@ impl Proxy {
         if hop::names_more(&parts.headers) {
             hop::strip(&mut parts.headers);
         }
-        let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
+        let front = core.front(client, &parts.headers);
+        let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
                 (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
             }
             Ok(key) => {
-                let visit = Visit { parts: &parts, class, key, route, client, arrived };
+                let host = front.host.filter(|host| core.is_another(host, &key));
+                let visit = Visit { parts: &parts, class, key, route, client, arrived, host };
                 let served = match class.way() {
+                    // What is not in the key must not choose what others get.
+                    Way::Share | Way::Alone if host.is_some() => {
+                        Box::pin(core.pass_with(&visit, "forwarded-host", body)).await
+                    }
                     Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
                         Ok(choice) => {
                             let hash = key.hash();
@@ -206,6 +215,23 @@ impl Core {
             Some(object) => Ok(Choice { object, outcome: Outcome::Hit, detail: "", cache: HIT }),
             None => self.think(visit, usage, found),
         }
+    }
+
+    /// What is said of the client by a proxy in front that we trust.
+    #[inline]
+    fn front<'a>(&self, client: &Client, headers: &'a HeaderMap) -> Fronted<'a> {
+        let trusted = &self.settings.trusted_proxies;
+        let is_trusted = !trusted.is_empty() && {
+            let address = client.address().ip();
+            trusted.iter().any(|network| network.contains(address))
+        };
+        if is_trusted { hop::fronted(headers) } else { Fronted::default() }
+    }
+
+    /// Whether this is a host, and another than that of the key.
+    fn is_another(&self, host: &str, key: &KeyRef<'_>) -> bool {
+        let other = self.keyer.key(key.scheme(), host, key.target());
+        other.is_ok_and(|other| !other.authority().eq_ignore_ascii_case(key.authority()))
     }
 
     /// The request's own map, if nobody looks into it any more: filling that one again saves making another.

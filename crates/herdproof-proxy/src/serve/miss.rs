@@ -55,6 +55,9 @@ impl Core {
             if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
                 return visit.stale(object, "origin-failed");
             }
+            if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
+                return visit.stale(object, "origin-slow");
+            }
             let alone = usage == Some(Use::Alone)
                 || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
             if let Some(why) = self.passes(visit, &found, alone) {
@@ -136,9 +139,6 @@ impl Core {
 
     /// Why a request that could be shared goes by itself, if it does.
     fn passes(&self, visit: &Visit<'_>, found: &Found, alone: bool) -> Option<&'static str> {
-        if found.is_one_too_many {
-            return Some("variants");
-        }
         if self.afloat.is_full() {
             return Some("memory");
         }
@@ -179,8 +179,8 @@ impl Core {
     /// No answer in time.
     fn gave_up(&self, visit: &Visit<'_>, spare: Option<&Arc<Object>>, error: &FlightError<Infallible>) -> Served {
         if let Some(object) = spare {
-            // Those who come next need not wait to see it; if the origin answers after all, what it says takes this one's place.
-            object.rest(self.env.now() + self.settings.origin.head_timeout);
+            // If the origin answers after all, what it says takes this one's place; if it fails, somebody asks again.
+            object.slow();
             return visit.stale(object, "origin-slow");
         }
         let (status, detail) = match error {
