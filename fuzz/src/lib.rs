@@ -22,3 +22,28 @@ pub fn split(data: &[u8]) -> (&[u8], &[u8]) {
         None => (data, &[]),
     }
 }
+
+/// The same head with the lines of a field in one, as RFC 9110 5.3 has it; nothing, if a quote is open at the end of a line,
+/// for then nobody knows what that is.
+pub fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<HeaderMap> {
+    let lines: Vec<&[u8]> = headers.get_all(name).into_iter().map(HeaderValue::as_bytes).collect();
+    if lines.is_empty() || lines.iter().any(|line| leaves_open(line)) {
+        return None;
+    }
+    let mut joined = headers.clone();
+    joined.insert(name, HeaderValue::from_bytes(&lines.join(&b", "[..])).ok()?);
+    Some(joined)
+}
+
+fn leaves_open(line: &[u8]) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for &byte in line {
+        (quoted, escaped) = match byte {
+            _ if escaped => (quoted, false),
+            b'\\' if quoted => (quoted, true),
+            b'"' => (!quoted, false),
+            _ => (quoted, false),
+        };
+    }
+    quoted
+}

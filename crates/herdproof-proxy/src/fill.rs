@@ -533,6 +533,8 @@ impl Core {
                 self.private.forget(key);
                 self.learned.learn(template, true);
             }
+            // It is kept, and each who comes next asks about it: nobody waits in vain, and to let them pass would be never to keep it.
+            Verdict::NotShareable { store: true, .. } => {}
             Verdict::NotShareable { .. } => {
                 self.private.remember(key, self.env.now() + learn::memory(self.rng.unit()));
                 self.learned.learn(template, false);

@@ -47,28 +47,33 @@ const FOR_ALL_HOPS: [HeaderName; 13] = [
     header::VARY,
 ];
 
-/// What origins have been seen to believe, and what is not in the key.
-const BELIEVED: [HeaderName; 20] = [
-    header::FORWARDED,
-    HeaderName::from_static("x-forwarded-by"),
-    HeaderName::from_static("x-forwarded-path"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-scheme"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    HeaderName::from_static("x-forwarded-uri"),
-    HeaderName::from_static("x-host"),
-    HeaderName::from_static("x-http-host-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x-original-host"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-url-scheme"),
-    HeaderName::from_static("front-end-https"),
-    HeaderName::from_static("x-client-ip"),
+/// What origins have been seen to believe, and what is not in the key; with all that begins with [`FORWARDED_AS`].
+const BELIEVED: [&str; 12] = [
+    "forwarded",
+    "front-end-https",
+    "x-client-ip",
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-url-scheme",
+];
+
+/// How the fields begin that say what a request was before a proxy had it. There are more of them than anybody has listed.
+const FORWARDED_AS: &str = "x-forwarded-";
+
+/// Of those, the ones that say who somebody is: a gate before us has found that out, and nobody else behind it can.
+const WHO: [&str; 6] = [
+    "x-forwarded-access-token",
+    "x-forwarded-client-cert",
+    "x-forwarded-email",
+    "x-forwarded-groups",
+    "x-forwarded-preferred-username",
+    "x-forwarded-user",
 ];
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -156,7 +161,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 
 /// Says to the origin who asks, and takes away what others may have said about that. After [`strip`].
 pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
-    for name in BELIEVED {
+    let forged: Vec<HeaderName> = headers.keys().filter(|name| is_forged(name.as_str())).cloned().collect();
+    for name in forged {
         headers.remove(name);
     }
     let client = by.client.to_string();
@@ -166,6 +172,23 @@ pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
     set(headers, X_FORWARDED_PROTO, by.scheme.as_str());
     append(headers, &CDN_LOOP, by.name);
     append(headers, &header::VIA, &format!("1.1 {}", by.name));
+}
+
+/// Whether nobody but a proxy says such a thing. Gateways that make variables of fields (CGI, WSGI) take `_` for `-`, so what is
+/// spelt with it is another field here and the same field there.
+fn is_forged(name: &str) -> bool {
+    let is_ours = |name: &str| {
+        let ours = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, CDN_LOOP, header::VIA];
+        ours.iter().any(|ours| ours == name)
+    };
+    let is_believed = |name: &str| {
+        BELIEVED.contains(&name) || name.starts_with(FORWARDED_AS) && !is_ours(name) && !WHO.contains(&name)
+    };
+    if !name.contains('_') {
+        return is_believed(name);
+    }
+    let spelt = name.replace('_', "-");
+    is_believed(&spelt) || is_ours(&spelt) || WHO.contains(&&*spelt) || HOP_BY_HOP.iter().any(|hop| *hop == *spelt)
 }
 
 /// Whether a request has been here before: it would come again, and again.
@@ -295,7 +318,8 @@ mod tests {
     #[test]
     fn what_is_not_in_the_key_does_not_reach_the_origin() {
         let mut request = HeaderMap::new();
-        for name in BELIEVED {
+        let more = ["x-forwarded-scheme", "x-forwarded-method", "x-forwarded-whatever", "x-forwarded-"];
+        for name in BELIEVED.into_iter().chain(more) {
             request.append(name, HeaderValue::from_static("evil.example"));
         }
         for name in [X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP] {
@@ -323,6 +347,29 @@ mod tests {
         assert_eq!(said(&[(proto, "https, http"), (host, "a, b")]), (None, None));
         assert_eq!(said(&[(proto, "https"), (proto, "https"), (host, "a"), (host, "b")]), (None, None));
         assert_eq!(said(&[(proto, "wss")]), (None, None));
+    }
+
+    #[test]
+    fn what_a_gateway_would_take_for_ours_does_not_reach_it() {
+        let mut request = HeaderMap::new();
+        for name in [
+            "x_forwarded_host",
+            "x-forwarded_for",
+            "x_real_ip",
+            "x_original_url",
+            "transfer_encoding",
+            "x_forwarded_user",
+        ] {
+            request.append(name, HeaderValue::from_static("evil.example"));
+        }
+        request.append("api_key", HeaderValue::from_static("1"));
+        request.append("x-forwarded-user", HeaderValue::from_static("ann"));
+        forward(&mut request, &forwarder());
+        assert!(request.values().all(|value| value != "evil.example"), "{request:?}");
+        assert_eq!(
+            (&request["api_key"], &request["x-forwarded-user"]),
+            (&HeaderValue::from(1), &HeaderValue::from_static("ann"))
+        );
     }
 
     #[test]

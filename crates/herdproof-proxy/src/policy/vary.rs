@@ -29,6 +29,9 @@ use super::fields::{Elements, list};
 /// A response that varies on more than this is for nobody else: its variants would only fill the store.
 pub const MOST_FIELDS: usize = 8;
 
+/// Before each part of what a field says.
+const PART: &[u8] = b"\0";
+
 /// What a response varies on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vary {
@@ -95,7 +98,8 @@ impl Spec {
         rest.is_some_and(<[u8]>::is_empty)
     }
 
-    /// A line per field. No value has a line break in it.
+    /// A line per field, a zero before each part of it. No value has either in it, so that two lines never look like one: who
+    /// sends `Cookie: a` and `Cookie: b` does not choose what `Cookie: a=b` gets.
     fn write(&self, request: &HeaderMap, sink: &mut impl FnMut(&[u8])) {
         for name in &self.names {
             if *name == header::ACCEPT_ENCODING {
@@ -106,12 +110,12 @@ impl Spec {
                 languages(request, sink);
             } else if matches!(*name, header::COOKIE | header::AUTHORIZATION | header::PROXY_AUTHORIZATION) {
                 for line in request.get_all(name) {
-                    sink(b"=");
+                    sink(PART);
                     sink(line.as_bytes());
                 }
             } else {
                 for element in list(request, name) {
-                    sink(b",");
+                    sink(PART);
                     sink(element);
                 }
             }
@@ -128,7 +132,7 @@ fn languages(request: &HeaderMap, sink: &mut impl FnMut(&[u8])) {
     let mut ranges: Vec<Vec<u8>> = list(request, &header::ACCEPT_LANGUAGE).map(plain).collect();
     ranges.sort_unstable();
     for range in &ranges {
-        sink(b",");
+        sink(PART);
         sink(range);
     }
 }
@@ -273,6 +277,18 @@ mod tests {
         assert_eq!(vary(&["", " , "]), Vary::Nothing);
         assert_eq!(vary(&["a,b,c,d,e,f,g,h"]), Vary::On(spec("h,g,f,e,d,c,b,a")));
         assert_eq!(vary(&["a,b,c,d,e,f,g,h,i"]), Vary::TooMuch);
+    }
+
+    #[test]
+    fn two_lines_do_not_choose_what_one_line_gets() {
+        check_same("Cookie", &[("cookie", "a"), ("cookie", "b")], &[("cookie", "a=b")], false);
+        check_same(
+            "Authorization",
+            &[("authorization", "a"), ("authorization", "b")],
+            &[("authorization", "a=b")],
+            false,
+        );
+        check_same("Foo", &[("foo", "\"a"), ("foo", "b\"")], &[("foo", "\"a,b\"")], false);
     }
 
     #[test]

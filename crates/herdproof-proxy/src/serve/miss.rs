@@ -53,10 +53,10 @@ impl Core {
                 return self.not_served(visit, spare.as_ref(), &known, false);
             }
             if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
-                return visit.stale(object, "origin-failed");
+                return visit.stale(object, "origin-failed", now);
             }
             if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
-                return visit.stale(object, "origin-slow");
+                return visit.stale(object, "origin-slow", now);
             }
             let alone = usage == Some(Use::Alone)
                 || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
@@ -80,7 +80,7 @@ impl Core {
                     if !led && !fits {
                         // As if it had come just now: all that holds for a hit holds here.
                         match self.hit(visit) {
-                            Ok(choice) => return visit.deliver(choice),
+                            Ok(choice) => return visit.deliver(choice, self.env.now()),
                             Err(again) => found = again,
                         }
                         continue;
@@ -100,7 +100,7 @@ impl Core {
                         if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head.status() };
                     let cache = cache_status(outcome, "", Some(origin), shared.stored);
                     let object = Arc::clone(&shared.object);
-                    return visit.deliver(Choice { object, outcome, detail: "", cache });
+                    return visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now());
                 }
                 Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
                     let why = answer.why.name();
@@ -108,7 +108,8 @@ impl Core {
                         Some(Answer::Origin(response)) => return visit.passed(*response, why),
                         Some(Answer::Object(object)) => {
                             let cache = cache_status(Outcome::Pass, why, Some(object.head.status()), true);
-                            return visit.deliver(Choice { object, outcome: Outcome::Pass, detail: why, cache });
+                            let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
+                            return visit.deliver(choice, self.env.now());
                         }
                         None => return self.pass(visit, why).await,
                     }
@@ -160,7 +161,7 @@ impl Core {
         led: bool,
     ) -> Served {
         if let Some(object) = spare {
-            return visit.stale(object, "origin-failed");
+            return visit.stale(object, "origin-failed", self.env.now());
         }
         if led && let Some(response) = failure.take() {
             let mut served = visit.passed(response, "origin-failed");
@@ -181,7 +182,7 @@ impl Core {
         if let Some(object) = spare {
             // If the origin answers after all, what it says takes this one's place; if it fails, somebody asks again.
             object.slow();
-            return visit.stale(object, "origin-slow");
+            return visit.stale(object, "origin-slow", self.env.now());
         }
         let (status, detail) = match error {
             FlightError::Deadline => (StatusCode::SERVICE_UNAVAILABLE, "waited-too-long"),

@@ -69,14 +69,14 @@ pub(super) struct Served {
 }
 
 impl Visit<'_> {
-    /// From what is kept or arriving.
-    pub(super) fn deliver(&self, choice: Choice) -> Served {
-        choice.deliver(&self.class, &self.parts.headers, self.arrived, HeaderMap::new())
+    /// From what is kept or arriving, at this time: after a wait what came meanwhile is no younger than the origin said.
+    pub(super) fn deliver(&self, choice: Choice, now: Tick) -> Served {
+        choice.deliver(&self.class, &self.parts.headers, now, HeaderMap::new())
     }
 
     /// From what is kept, though it is past its time.
-    pub(super) fn stale(&self, object: &Arc<Object>, why: &'static str) -> Served {
-        self.deliver(Choice::new(object, Outcome::Stale, why))
+    pub(super) fn stale(&self, object: &Arc<Object>, why: &'static str, now: Tick) -> Served {
+        self.deliver(Choice::new(object, Outcome::Stale, why), now)
     }
 
     /// The origin's own answer to this request.

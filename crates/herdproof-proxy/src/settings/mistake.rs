@@ -32,14 +32,18 @@ impl BadSettings {
 
 impl Place {
     fn of(text: &str, span: Range<usize>) -> Place {
-        let start = text.floor_char_boundary(span.start);
+        // What is missing at the end is missing in the last line that there is, not in the one after it.
+        let lines = text.strip_suffix('\n').unwrap_or(text);
+        let lines = lines.strip_suffix('\r').unwrap_or(lines);
+        let start = text.floor_char_boundary(span.start).min(lines.len());
         let end = text.floor_char_boundary(span.end).max(start);
         let begins = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line = text[begins..].lines().next().unwrap_or_default();
         let width = text[start..end].lines().next().unwrap_or_default().chars().count();
         Place {
             line: text[..start].matches('\n').count() + 1,
-            column: text[begins..start].chars().count() + 1,
+            // The end of a line may be two characters.
+            column: text[begins..start].chars().count().min(line.chars().count()) + 1,
             text: line.to_owned(),
             width: width.max(1),
         }
@@ -128,13 +132,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_at_the_end_is_missing_in_the_last_line() {
+        for (text, at, line, column) in [
+            ("a = \"\"\"x\n", 9, 1, 9),
+            ("a = \"\"\"x\r\n", 10, 1, 9),
+            ("a\n\n", 3, 2, 1),
+            ("\n", 1, 1, 1),
+            ("", 0, 1, 1),
+            ("a =\r\nb", 4, 1, 4),
+        ] {
+            let place = Place::of(text, at..at);
+            assert_eq!((place.line, place.column), (line, column), "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_place_is_found_in_any_text() {
         let text = "a = 1\r\nü = \"x\"\n";
         let at = text.find('x').unwrap();
         let place = Place::of(text, at..at + 1);
         assert_eq!((place.line, place.column, &*place.text), (2, 6, "ü = \"x\""));
         for from in 0..=text.len() + 3 {
-            Place::of(text, from..from + 2);
+            assert!(Place::of(text, from..from + 2).line <= 2);
         }
     }
 }

@@ -407,6 +407,42 @@ fn what_is_not_to_be_used_unasked_is_asked_about_by_each() {
     );
 }
 
+/// What each has to ask about is kept on the first visit, also where no page of the site can be shared.
+#[test]
+fn a_site_that_is_asked_about_page_by_page_sends_each_body_once() {
+    run(
+        |asked| match asked.header("if-none-match") {
+            "\"1\"" => vec![Step::Send("HTTP/1.1 304 X\r\ncache-control: no-cache\r\netag: \"1\"\r\n\r\n".into())],
+            _ => vec![answer(200, "cache-control: no-cache\netag: \"1\"", "1")],
+        },
+        async |world| {
+            for page in 0..12 {
+                let page = format!("/pages/{page}");
+                world.ask(get(&page)).await.is(200, "1");
+                world.settled().await;
+                world.ask(get(&page)).await.is(200, "1");
+                world.settled().await;
+            }
+            let asked = world.origin.log();
+            assert_eq!(asked.iter().filter(|asked| asked.header("if-none-match") == "\"1\"").count(), 12);
+            assert_eq!(asked.len(), 24);
+        },
+    );
+}
+
+#[test]
+fn what_has_just_come_is_no_younger_than_the_origin_said() {
+    run(
+        |_| vec![answer(200, "cache-control: max-age=600\nage: 100", "1")],
+        async |world| {
+            for path in ["/", "/", "/other"] {
+                let age: u64 = world.ask(get(path)).await.header("age").parse().unwrap();
+                assert!(age >= 100, "{age}");
+            }
+        },
+    );
+}
+
 #[test]
 fn a_refresh_uses_a_connection_that_is_there() {
     run(
