@@ -14,7 +14,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -341,7 +341,11 @@ impl Pump<'_> {
     /// Ready when the body is over: whether it is whole.
     fn poll(&mut self, writer: &Writer, mut body: Pin<&mut OriginBody>, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            ready!(writer.poll_room(cx));
+            if writer.poll_room(cx).is_pending() {
+                // Whoever is waited for may be waiting to hear of it.
+                self.publish_rest(writer);
+                return Poll::Pending;
+            }
             match body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers are for one hop.
@@ -360,12 +364,16 @@ impl Pump<'_> {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {
-                    if writer.len() > self.published {
-                        self.publish(writer);
-                    }
+                    self.publish_rest(writer);
                     return if self.is_worthwhile(writer) { Poll::Pending } else { Poll::Ready(false) };
                 }
             }
+        }
+    }
+
+    fn publish_rest(&mut self, writer: &Writer) {
+        if writer.len() > self.published {
+            self.publish(writer);
         }
     }
 

@@ -91,6 +91,24 @@ fn a_body_of_unknown_length_that_grows_too_large_reaches_those_who_keep_up() {
     );
 }
 
+/// Less than what is told at a time may be all that fits.
+#[test]
+fn where_hardly_anything_may_be_kept_a_body_still_arrives() {
+    run_with(
+        |settings| settings.max_object = 10 * KB as u64,
+        |_| {
+            let mut steps = vec![chunked()];
+            steps.extend((0..40).map(|_| chunk(5 * KB)));
+            steps.push(bytes("0\r\n\r\n"));
+            steps
+        },
+        async |world| {
+            let reply = world.ask(get("/")).await;
+            assert_eq!((reply.body.len(), reply.whole), (200 * KB, true));
+        },
+    );
+}
+
 #[test]
 fn a_variant_whose_beginning_is_gone_is_not_served() {
     let more = Gate::new();
