@@ -1,14 +1,18 @@
-//! `herdproof lab`: the catalogue of experiments, and running one.
+//! `herdproof lab`: the catalogue of experiments, running one, and putting every claim to the test.
 
-use std::fmt::Write;
+mod watched;
 
-use herdproof_lab::{Report, Settings};
+use std::{fmt::Write, fs, path::Path};
+
+use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, Scenario, Settings, Spread};
 use serde::Serialize;
 
 use crate::{
     Done, Verdict,
+    args::RunArgs,
     output::{Failure, Output},
 };
+use watched::watched;
 
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const GREEN: anstyle::Style = anstyle::AnsiColor::Green.on_default();
@@ -19,34 +23,229 @@ pub(crate) fn list(output: &mut Output, json: bool) -> Done {
     struct Listed {
         name: &'static str,
         title: &'static str,
+        parameters: Vec<Parameter>,
     }
-    let scenarios: Vec<Listed> =
-        herdproof_lab::all().iter().map(|scenario| Listed { name: scenario.name, title: scenario.title }).collect();
+    #[derive(Serialize)]
+    struct Parameter {
+        name: &'static str,
+        what: &'static str,
+        default: String,
+        least: String,
+        most: String,
+    }
+    let parameter = |Knob { name, what, default, least, most }| Parameter {
+        name,
+        what,
+        default: default.to_string(),
+        least: least.to_string(),
+        most: most.to_string(),
+    };
+    let scenarios = herdproof_lab::all();
     if json {
-        output.json(&scenarios)?;
+        let listed = |scenario: &Scenario| Listed {
+            name: scenario.name,
+            title: scenario.title,
+            parameters: scenario.knobs().into_iter().map(parameter).collect(),
+        };
+        output.json(&scenarios.iter().map(listed).collect::<Vec<_>>())?;
         return Ok(Verdict::Fine);
     }
+    let width = scenarios.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Listed { name, title } in &scenarios {
-        let _ = writeln!(text, "{}{name:<14}{} {title}", BOLD.render(), BOLD.render_reset());
+    for Scenario { name, title, .. } in scenarios {
+        let _ = writeln!(text, "{}{name:<width$}{} {title}", BOLD.render(), BOLD.render_reset());
     }
     let _ = writeln!(text, "\nRun one with: herdproof lab run NAME");
     output.text(text)?;
     Ok(Verdict::Fine)
 }
 
-pub(crate) fn run(output: &mut Output, name: &str, seed: u64, json: bool) -> Done {
-    let scenario = herdproof_lab::find(name).map_err(|unknown| Failure::Usage {
-        problem: unknown.to_string(),
-        hint: "`herdproof lab list` shows them all".into(),
-    })?;
-    let report = scenario.run(Settings { seed });
-    if json {
+pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
+    let scenario = find(&args.name)?;
+    let settings = settings(scenario, args)?;
+    if args.runs > 1 {
+        return run_many(output, scenario, &settings, args);
+    }
+    let report = only(scenario.run(&settings), &args.arm)?;
+    if let Some(file) = &args.html {
+        write_page(file, &report)?;
+    }
+    if args.json {
         output.json(&report)?;
     } else {
         output.text(coloured(&report))?;
     }
     Ok(if report.passed() { Verdict::Fine } else { Verdict::Found })
+}
+
+fn find(name: &str) -> Result<&'static Scenario, Failure> {
+    herdproof_lab::find(name).map_err(|unknown| Failure::Usage {
+        problem: unknown.to_string(),
+        hint: "`herdproof lab list` shows them all".into(),
+    })
+}
+
+fn settings(scenario: &Scenario, args: &RunArgs) -> Result<Settings, Failure> {
+    let knobs = scenario.knobs();
+    let mut settings = Settings::new(args.seed);
+    for text in &args.set {
+        settings
+            .set(&knobs, text)
+            .map_err(|bad| Failure::Usage { problem: bad.to_string(), hint: hint(scenario, &knobs) })?;
+    }
+    Ok(settings)
+}
+
+/// What could have been set.
+fn hint(scenario: &Scenario, knobs: &[Knob]) -> String {
+    let mut hint = format!("What can be set in {}, and its range:", scenario.name);
+    for Knob { name, what, default, least, most } in knobs {
+        let _ = write!(hint, "\n  {name}={default}  ({least} to {most})  {what}");
+    }
+    hint
+}
+
+/// The report with these arms; with all, if none is named. The checks compare all.
+fn only(mut report: Report, arms: &[String]) -> Result<Report, Failure> {
+    let is_asked_for = |arm: &Arm, asked: &String| arm.name.starts_with(asked.as_str());
+    if let Some(unknown) = arms.iter().find(|asked| !report.arms.iter().any(|arm| is_asked_for(arm, asked))) {
+        let names: Vec<_> = report.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
+        return Err(Failure::Usage {
+            problem: format!("{} has no arm called {unknown:?}", report.scenario),
+            hint: format!("Its arms: {}", names.join(", ")),
+        });
+    }
+    report.arms.retain(|arm| arms.is_empty() || arms.iter().any(|asked| is_asked_for(arm, asked)));
+    Ok(report)
+}
+
+/// Whole or not at all: a page that was there before is replaced when the new one is written.
+fn write_page(file: &Path, report: &Report) -> Result<(), Failure> {
+    let failed = |error| Failure::Io { what: format!("cannot write {}", file.display()), error };
+    let page = report.page().to_string();
+    // A pipe or a terminal cannot be replaced, nor is there anything in it to be lost.
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return fs::write(file, page).map_err(failed);
+    }
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    fs::write(&beside, page).map_err(failed)?;
+    fs::rename(&beside, file).map_err(failed)
+}
+
+fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
+    let wanted = args.runs as usize;
+    let runs = watched(wanted, |watch| Runs::of(scenario, settings, wanted, watch))?;
+    let Some(first) = runs.reports().first() else {
+        output.note("stopped before the first run was done");
+        return Ok(Verdict::Found);
+    };
+    let shown = only(first.clone(), &args.arm)?;
+    if let Some(file) = &args.html {
+        write_page(file, &shown)?;
+    }
+    if args.json {
+        output.json(&Summary::of(&runs, &shown))?;
+    } else {
+        output.text(table(&runs, &shown))?;
+    }
+    if runs.reports().len() < wanted {
+        output.note(format!("stopped after {} of {wanted} runs", runs.reports().len()));
+    }
+    Ok(if runs.reports().iter().all(Report::passed) { Verdict::Fine } else { Verdict::Found })
+}
+
+/// Many runs, for a script.
+#[derive(Serialize)]
+struct Summary<'a> {
+    scenario: &'a str,
+    seed: u64,
+    runs: usize,
+    parameters: &'a [herdproof_lab::Parameter],
+    arms: Vec<ArmOver<'a>>,
+    checks: Vec<herdproof_lab::Held>,
+}
+
+#[derive(Serialize)]
+struct ArmOver<'a> {
+    name: &'a str,
+    figures: std::collections::BTreeMap<&'a str, Spread>,
+}
+
+impl<'a> Summary<'a> {
+    fn of(runs: &Runs, shown: &'a Report) -> Summary<'a> {
+        let figures = |arm: &'a Arm| {
+            arm.figures.iter().filter_map(|figure| Some((figure.key, runs.spread(arm.name, figure.key)?))).collect()
+        };
+        Summary {
+            scenario: shown.scenario,
+            seed: shown.seed,
+            runs: runs.reports().len(),
+            parameters: &shown.parameters,
+            arms: shown.arms.iter().map(|arm| ArmOver { name: arm.name, figures: figures(arm) }).collect(),
+            checks: runs.held(),
+        }
+    }
+}
+
+/// Many runs, for a person.
+fn table(runs: &Runs, shown: &Report) -> String {
+    let count = runs.reports().len();
+    let parameters: Vec<String> = shown.parameters.iter().map(|p| format!("{} {}", p.name, p.value)).collect();
+    let mut text = format!(
+        "{}: {}, {count} runs from seed {}\nmedians, and where they lie with 95 % confidence\n",
+        shown.scenario,
+        parameters.join(", "),
+        shown.seed
+    );
+    for arm in &shown.arms {
+        let _ = writeln!(text, "\n{}{}{}", BOLD.render(), arm.name, BOLD.render_reset());
+        for figure in &arm.figures {
+            if let Some(Spread { median, low, high }) = runs.spread(arm.name, figure.key) {
+                let [median, low, high] = [median, low, high].map(|value| figure.value.show(value));
+                let _ = writeln!(text, "  {:<14} {median:>12}  {low} to {high}", figure.title);
+            }
+        }
+    }
+    let _ = writeln!(text, "\n{}Checks{}, and in how many runs they held", BOLD.render(), BOLD.render_reset());
+    for held in runs.held() {
+        let style = if held.held == held.runs { GREEN } else { RED };
+        let mark = format!("{}/{}", held.held, held.runs);
+        let _ = writeln!(text, "  {}{mark:>9}{}  {}", style.render(), style.render_reset(), held.what);
+    }
+    text
+}
+
+pub(crate) fn verify(output: &mut Output, names: &[String], json: bool) -> Done {
+    let scenarios: Vec<&Scenario> = match names {
+        [] => herdproof_lab::all().iter().collect(),
+        names => names.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
+    };
+    let runs = scenarios.len() * usize::try_from(SEEDS).unwrap_or(0);
+    let verification = watched(runs, |watch| herdproof_lab::verify(&scenarios, watch))?;
+    let failed = verification.checks.iter().filter(|check| !check.passed).count();
+    if json {
+        output.json(&verification)?;
+    } else {
+        let mut text = String::new();
+        for check in &verification.checks {
+            let (style, mark) = if check.passed { (GREEN, "ok    ") } else { (RED, "FAILED") };
+            let (on, off) = (style.render(), style.render_reset());
+            let _ = writeln!(text, "{on}{mark} {}{off} ({:?})", check.name, check.source);
+            if check.passed && check.expected == check.measured {
+                let _ = writeln!(text, "       {}", check.measured);
+            } else {
+                let _ = writeln!(text, "       expected {}, got {}", check.expected, check.measured);
+            }
+        }
+        let held = verification.checks.len() - failed;
+        let _ = writeln!(text, "\n{held} claims hold on each of {SEEDS} seeds, {failed} do not");
+        output.text(text)?;
+    }
+    if !verification.unfinished.is_empty() {
+        output.note(format!("stopped; not put to the test: {}", verification.unfinished.join(", ")));
+    }
+    Ok(if verification.passed() { Verdict::Fine } else { Verdict::Found })
 }
 
 /// The report with the words that matter set off.

@@ -23,7 +23,8 @@ fn main() -> ExitCode {
         Command::Demo { clients, seed, json } => demo::run(&mut output, clients, seed, json),
         Command::Proxy(args) => proxy::run(&output, *args),
         Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
-        Command::Lab { command: LabCommand::Run { name, seed, json } } => lab::run(&mut output, &name, seed, json),
+        Command::Lab { command: LabCommand::Run(args) } => lab::run(&mut output, &args),
+        Command::Lab { command: LabCommand::Verify { names, json } } => lab::verify(&mut output, &names, json),
         Command::Completions { shell } => manual::completions(&mut output, shell),
         Command::Man { dir } => manual::man(&mut output, dir.as_deref()),
     };

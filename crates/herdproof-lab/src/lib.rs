@@ -7,7 +7,7 @@
 //! ```
 //! use herdproof_lab::{Settings, find};
 //!
-//! let report = find("retry-wall").expect("it is in the catalogue").run(Settings { seed: 42 });
+//! let report = find("retry-wall").expect("it is in the catalogue").run(&Settings::new(42));
 //! assert!(report.passed());
 //! assert_eq!(report.arms[0].figure("calls"), Some(500.0));
 //! ```
@@ -15,20 +15,27 @@
 mod arrivals;
 mod crowd;
 mod demo;
+mod knob;
+mod nearest;
 mod origin;
 mod picture;
 pub mod real;
 mod report;
+mod runs;
 mod scenario;
 mod service;
 mod slowdown;
 mod timeline;
+mod verify;
 
 pub use arrivals::poisson;
 pub use demo::{Comparison, Demo, Outcome, Way};
+pub use knob::{BadSetting, Knob, Settings, Value};
 pub use origin::Origin;
-pub use report::{Arm, Check, Figure, Parameter, Report, Source};
-pub use scenario::{Scenario, Settings, UnknownScenario, all, find};
+pub use report::{Arm, Check, Figure, Mark, Page, Parameter, Report, Source};
+pub use runs::{Held, Runs, Spread, Watch};
+pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;
 pub use timeline::{Shape, Timeline};
+pub use verify::{SEEDS, Verification, Verified, verify};

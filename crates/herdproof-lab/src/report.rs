@@ -1,5 +1,6 @@
 //! What a run says, for a person and for a script.
 
+mod html;
 mod text;
 
 use std::{
@@ -11,8 +12,10 @@ use serde::Serialize;
 
 use crate::timeline::{Shape, Timeline};
 
+pub use html::Page;
+
 /// The result of one run of a scenario.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Which scenario it was.
     pub scenario: &'static str,
@@ -20,11 +23,17 @@ pub struct Report {
     pub seed: u64,
     /// Every number that was put in.
     pub parameters: Vec<Parameter>,
+    /// Those that are not as they are in the catalogue, as they are set. Claims need not hold then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
     /// What each arm did, the naive one first.
     pub arms: Vec<Arm>,
     /// How much time the pictures show at least.
     #[serde(skip)]
     pub span: Duration,
+    /// What happened when, beside what is counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// What was claimed, and what came out.
     pub checks: Vec<Check>,
     /// The result in a sentence.
@@ -38,6 +47,16 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it was.
     pub value: String,
+}
+
+/// Something that happened in all arms at the same time: an outage, a deploy, an expiry.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mark {
+    /// When.
+    #[serde(rename = "at_ms", serialize_with = "in_millis")]
+    pub at: Duration,
+    /// What.
+    pub what: &'static str,
 }
 
 /// One way of doing it: without a remedy, or with one.
@@ -108,9 +127,30 @@ pub enum Source {
 }
 
 impl Report {
-    /// Whether every claim holds.
+    /// Whether every claim holds. Claims are about the parameters as they are in the catalogue: with others, there are none.
     pub fn passed(&self) -> bool {
-        self.checks.iter().all(|check| check.passed)
+        self.is_changed() || self.checks.iter().all(|check| check.passed)
+    }
+
+    /// Whether it was run with other parameters than those of the catalogue.
+    pub fn is_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// It as a page of its own: one file that needs nothing else.
+    pub fn page(&self) -> Page<'_> {
+        Page(self)
+    }
+
+    /// The command that gives this report again.
+    pub fn replay(&self) -> String {
+        let set: String = self.changed.iter().map(|set| format!(" --set {set}")).collect();
+        format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
+    }
+
+    /// When the pictures end.
+    fn end(&self) -> Duration {
+        self.arms.iter().map(|arm| arm.timeline.end()).max().unwrap_or_default().max(self.span)
     }
 }
 
@@ -122,10 +162,7 @@ impl Arm {
 
     /// The figure under this key.
     pub fn figure(&self, key: &str) -> Option<f64> {
-        self.figures.iter().find(|figure| figure.key == key).map(|figure| match figure.value {
-            Measured::Count(count) => count as f64,
-            Measured::Millis(value) | Measured::Number(value) => value,
-        })
+        self.figures.iter().find(|figure| figure.key == key).map(|figure| figure.value.value())
     }
 }
 
@@ -151,10 +188,43 @@ pub(crate) fn millis(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e6
 }
 
+impl Measured {
+    /// How much it is, in its own unit.
+    pub fn value(self) -> f64 {
+        match self {
+            Measured::Count(count) => count as f64,
+            Measured::Millis(value) | Measured::Number(value) => value,
+        }
+    }
+
+    /// A value of the same kind, as it is printed.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Measured::Count(_) if value.fract() == 0.0 => format!("{value:.0}"),
+            // A median of counts may lie between two of them.
+            Measured::Count(_) => format!("{value:.1}"),
+            Measured::Number(_) => format!("{value:.2}"),
+            Measured::Millis(_) => format!("{value:.1} ms"),
+        }
+    }
+}
+
 impl Parameter {
     /// A number under its name.
     pub fn new(name: &'static str, value: impl Display) -> Parameter {
         Parameter { name, value: value.to_string() }
+    }
+}
+
+impl Source {
+    /// What one would call it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Article => "article",
+            Source::Formula => "formula",
+            Source::Published => "published",
+            Source::Promise => "promise",
+        }
     }
 }
 
@@ -187,6 +257,10 @@ impl Check {
     }
 }
 
+fn in_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(millis(*time))
+}
+
 fn by_name<S: serde::Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(figures.iter().map(|figure| (figure.key, figure.value)))
 }
@@ -210,15 +284,8 @@ mod tests {
         ];
         for check in claims {
             assert!(!check.passed, "{check:?}");
-            let report = Report {
-                scenario: "x",
-                seed: 1,
-                parameters: vec![],
-                arms: vec![],
-                span: Duration::ZERO,
-                checks: vec![Check::equal(Source::Article, "fine", &1, &1), check],
-                summary: String::new(),
-            };
+            let report =
+                Report { checks: vec![Check::equal(Source::Article, "fine", &1, &1), check], ..Report::default() };
             assert!(!report.passed());
         }
         assert!(Check::within(Source::Published, "mean", 155.0, 1.0, 155.9).passed);

@@ -40,7 +40,11 @@ mod xfetch;
 
 use std::{error::Error, fmt};
 
-use crate::report::Report;
+use crate::{
+    knob::{Knob, Settings},
+    nearest::nearest,
+    report::{Parameter, Report},
+};
 
 /// An experiment: a herd, what it does to an origin, and what each remedy does to the herd.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +53,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it shows, in one line.
     pub title: &'static str,
-    run: fn(Settings) -> Report,
-}
-
-/// What may differ from one run to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// What everything random follows from.
-    pub seed: u64,
+    knobs: fn() -> Vec<Knob>,
+    run: fn(&Settings) -> Report,
 }
 
 /// There is no such scenario.
@@ -115,23 +113,25 @@ pub fn find(name: &str) -> Result<&'static Scenario, UnknownScenario> {
     let found = CATALOGUE.iter().find(|scenario| scenario.name == name);
     found.ok_or_else(|| UnknownScenario {
         name: name.to_string(),
-        nearest: CATALOGUE.iter().map(|scenario| scenario.name).find(|known| is_near(known, name)),
+        nearest: nearest(name, CATALOGUE.iter().map(|scenario| scenario.name)),
     })
 }
 
 impl Scenario {
-    /// Runs it: every arm, then the checks.
-    pub fn run(&self, settings: Settings) -> Report {
-        (self.run)(settings)
+    /// What can be set, with its range.
+    pub fn knobs(&self) -> Vec<Knob> {
+        (self.knobs)()
     }
-}
 
-/// Whether two names share most of their letters in order: of both, as a short name is found in any long word.
-fn is_near(known: &str, asked: &str) -> bool {
-    let mut letters = known.chars().peekable();
-    let asked = asked.to_lowercase();
-    let common = asked.chars().filter(|letter| letters.next_if_eq(letter).is_some()).count();
-    common * 2 >= known.len().max(asked.len()) || (!asked.is_empty() && known.contains(&asked))
+    /// Runs it: every arm, then the checks.
+    pub fn run(&self, settings: &Settings) -> Report {
+        let mut report = (self.run)(settings);
+        let knobs = self.knobs();
+        let set = knobs.iter().map(|knob| Parameter::new(knob.name, settings.value(knob)));
+        report.parameters.splice(0..0, set);
+        report.changed = settings.changes();
+        report
+    }
 }
 
 impl fmt::Display for UnknownScenario {
@@ -161,7 +161,7 @@ mod tests {
     fn every_claim_of_every_scenario_holds_for_many_seeds() {
         for scenario in all() {
             for seed in [0, 3, 42, u64::MAX] {
-                let report = scenario.run(Settings { seed });
+                let report = scenario.run(&Settings::new(seed));
                 assert_eq!(report.scenario, scenario.name);
                 assert!(report.passed(), "{} with seed {seed}: {:#?}", scenario.name, report.checks);
             }

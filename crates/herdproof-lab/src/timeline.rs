@@ -61,6 +61,11 @@ impl Timeline {
         self.bin.saturating_mul(u32::try_from(self.counts.len()).unwrap_or(u32::MAX))
     }
 
+    /// How many bins there are up to then.
+    pub fn bins(&self, end: Duration) -> usize {
+        usize::try_from(end.as_nanos().div_ceil(self.bin.as_nanos())).unwrap_or(usize::MAX)
+    }
+
     /// How many events there were in each bin, up to the last that has any.
     pub fn counts(&self) -> &[u64] {
         &self.counts

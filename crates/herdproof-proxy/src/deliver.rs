@@ -31,7 +31,8 @@ pub(crate) fn deliver(
     headers.clear();
     object.head.append_to(&mut headers);
     headers.insert(AGE, HeaderValue::from(object.life.age(now)));
-    headers.insert(CACHE_STATUS, status);
+    // After what caches behind us have said (RFC 9211 2).
+    headers.append(CACHE_STATUS, status);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = object.head.status();
     *response.headers_mut() = headers;

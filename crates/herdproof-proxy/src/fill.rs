@@ -14,7 +14,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -34,7 +34,7 @@ use crate::{
     key::{AsKey, Key},
     learn::{self, Template},
     log::{Log, Writer},
-    object::{Content, Object},
+    object::{Asking, Content, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
@@ -184,7 +184,10 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         drop(landing.land(news));
         return Ok(());
     }
-    let response = match core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await {
+    let asking = job.prior.as_ref().map(Asking::about);
+    let response = core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await;
+    drop(asking);
+    let response = match response {
         Ok(response) => response,
         Err(error) => {
             drop(landing.land(core.failed(&job, error.into())));
@@ -338,7 +341,11 @@ impl Pump<'_> {
     /// Ready when the body is over: whether it is whole.
     fn poll(&mut self, writer: &Writer, mut body: Pin<&mut OriginBody>, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            ready!(writer.poll_room(cx));
+            if writer.poll_room(cx).is_pending() {
+                // Whoever is waited for may be waiting to hear of it.
+                self.publish_rest(writer);
+                return Poll::Pending;
+            }
             match body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers are for one hop.
@@ -357,12 +364,16 @@ impl Pump<'_> {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {
-                    if writer.len() > self.published {
-                        self.publish(writer);
-                    }
+                    self.publish_rest(writer);
                     return if self.is_worthwhile(writer) { Poll::Pending } else { Poll::Ready(false) };
                 }
             }
+        }
+    }
+
+    fn publish_rest(&mut self, writer: &Writer) {
+        if writer.len() > self.published {
+            self.publish(writer);
         }
     }
 

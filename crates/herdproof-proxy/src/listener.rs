@@ -12,7 +12,12 @@
 //! | heads, bodies that drip; answers that are not read | one look at each connection every few seconds |
 //! | connections that do nothing | ended after a while, and sooner if there is hardly room |
 //! | heads that are too large | answered with 431 |
+//! | an answer that breaks off and ends where the connection does | the connection is reset, so that half of it is not taken for the whole |
 //! | a stop in the midst of it all | those in the kernel's line and those who ask in the meantime are answered too |
+//!
+//! A request that says twice how long its body is, by a length and by a coding, is not refused: hyper takes the length away before
+//! anybody sees the head. It believes the coding, as RFC 9112 6.3 lets it, and answers no further request on that connection. What
+//! goes on to the origin is framed anew and in one way only, so that nobody behind can read another request out of the body.
 //!
 //! A request costs no timer: connections count bytes, and one task looks at all of them in turn.
 //!

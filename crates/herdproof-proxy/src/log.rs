@@ -29,6 +29,8 @@ use crate::sync::Mutex;
 const SMALL: usize = 4 * 1024;
 /// What a chunk costs beside its bytes: a body of single bytes must not be cheap.
 const OVERHEAD: u64 = 64;
+/// More than one chunk costs: by so much the fastest reader may be behind its window.
+const CHUNK: u64 = 256 << 10;
 
 /// Bytes of bodies that arrive at present, over all logs, and how many there may be.
 #[derive(Debug)]
@@ -76,9 +78,11 @@ struct State {
     dropped: usize,
     /// Of all chunks that ever came.
     len: u64,
+    /// What all of them cost.
+    came: u64,
     /// What the chunks that are kept cost.
     kept: u64,
-    /// Up to where the fastest reader has read.
+    /// Up to where the fastest reader has read, as a cost.
     read: u64,
     window: Option<u64>,
     ending: Option<Ending>,
@@ -165,6 +169,7 @@ impl Writer {
         let mut state = self.0.state.lock();
         state.len += chunk.len() as u64;
         state.chunks.push(chunk);
+        state.came += costs;
         state.kept += costs;
         self.0.afloat.bytes.fetch_add(costs, Relaxed);
         let dropped = self.0.shorten(&mut state);
@@ -179,7 +184,7 @@ impl Writer {
     }
 
     /// Keeps no more than so much behind the newest from now on. What falls out of the window is lost to whoever has not
-    /// read it.
+    /// read it. The fastest reader, who is waited for, loses it only if the window was wider before.
     pub(crate) fn slide(&self, window: u64) {
         let mut state = self.0.state.lock();
         state.window = Some(window);
@@ -192,7 +197,7 @@ impl Writer {
     /// when that has changed, or the last reader leaves.
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.state.lock();
-        let full = state.window.is_some_and(|window| state.len - state.read >= window) && state.readers > 0;
+        let full = state.window.is_some_and(|window| state.came - state.read >= window) && state.readers > 0;
         if !full {
             return Poll::Ready(());
         }
@@ -237,10 +242,11 @@ impl State {
     fn shorten(&mut self) -> Vec<Bytes> {
         let Some(window) = self.window else { return Vec::new() };
         let mut kept = self.kept;
+        let wanted = |end: u64| self.readers > 0 && end > self.read;
         let old = self.chunks.iter().take_while(|chunk| {
             let without = kept - cost(chunk);
             // The newest is always there: it may be larger than the window.
-            let spare = without >= window;
+            let spare = without >= window && (without >= window.saturating_add(CHUNK) || !wanted(self.came - without));
             kept = if spare { without } else { kept };
             spare
         });
@@ -278,7 +284,7 @@ impl Reader {
         };
         if let Some(chunk) = state.chunks.get(index).cloned() {
             self.next += 1;
-            self.read += chunk.len() as u64;
+            self.read += cost(&chunk);
             let leads = self.read > state.read;
             state.read = state.read.max(self.read);
             let writer = if leads { state.writer.take() } else { None };

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -31,6 +31,12 @@ pub(crate) struct Object {
     claimed_until: AtomicU64,
     /// The last refresh has failed; the origin is left alone until this tick.
     rests_until: AtomicU64,
+    /// How many ask the origin about it, and have not heard of it.
+    asking: AtomicU32,
+    /// Who waited for one of them has had enough. Counts only while somebody asks.
+    slow: AtomicBool,
+    /// Somebody has asked for it since it was last looked at by who makes room.
+    wanted: AtomicBool,
 }
 
 /// Where the body is.
@@ -46,7 +52,9 @@ pub(crate) enum Content {
 
 impl Object {
     pub(crate) fn new(head: Head, life: Life, content: Content) -> Object {
-        Object { head, life, content, claimed_until: AtomicU64::new(0), rests_until: AtomicU64::new(0) }
+        let [claimed_until, rests_until] = [AtomicU64::new(0), AtomicU64::new(0)];
+        let [slow, wanted] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Object { head, life, content, claimed_until, rests_until, asking: AtomicU32::new(0), slow, wanted }
     }
 
     /// One whose body has come, to be kept.
@@ -73,11 +81,25 @@ impl Object {
         self.len().unwrap_or(0) + self.head.len() as u64 + OVERHEAD
     }
 
+    /// Somebody has asked for it.
+    pub(crate) fn want(&self) {
+        // Most often it is known: a look is cheaper than a word, which all threads would have to hear.
+        if !self.wanted.load(Relaxed) {
+            self.wanted.store(true, Relaxed);
+        }
+    }
+
+    /// Whether somebody has asked for it since this was asked last.
+    pub(crate) fn was_wanted(&self) -> bool {
+        self.wanted.swap(false, Relaxed)
+    }
+
     /// Whether it is this caller who is to refresh it. For a while nobody else is.
     pub(crate) fn claims_refresh(&self, now: Tick) -> bool {
         let until = self.claimed_until.load(Relaxed);
         let next = (now + BEGUN).as_nanos();
         !self.is_resting(now)
+            && !self.is_slow()
             && now.as_nanos() >= until
             && self.claimed_until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
     }
@@ -95,9 +117,39 @@ impl Object {
         now.as_nanos() < self.rests_until.load(Relaxed)
     }
 
+    /// Whether nobody is to wait for the origin's word on it: it is being asked, and that has taken too long for somebody.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Relaxed) && self.asking.load(Relaxed) > 0
+    }
+
+    /// Somebody has waited for the origin's word in vain. Those who come next need not, until it answers or fails.
+    pub(crate) fn slow(&self) {
+        self.slow.store(true, Relaxed);
+    }
+
     /// The last refresh has failed: no other is to be begun before this tick.
     pub(crate) fn rest(&self, until: Tick) {
         self.rests_until.fetch_max(until.as_nanos(), Relaxed);
+    }
+}
+
+/// The origin is being asked about an object, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asking(Arc<Object>);
+
+impl Asking {
+    pub(crate) fn about(object: &Arc<Object>) -> Asking {
+        if object.asking.fetch_add(1, Relaxed) == 0 {
+            // That was another time.
+            object.slow.store(false, Relaxed);
+        }
+        Asking(Arc::clone(object))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Relaxed);
     }
 }
 

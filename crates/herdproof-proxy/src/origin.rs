@@ -126,6 +126,8 @@ pub struct OriginStats {
     pub connections: u32,
     /// Those of them that nobody uses.
     pub idle: u32,
+    /// Those of them that are being made.
+    pub dialling: u32,
     /// Connections that were begun, in all.
     pub dialled: u64,
     /// Requests for which no connection could be made, in all.
@@ -160,13 +162,16 @@ impl Origin {
     /// If the origin has a name, and there is no runtime to look it up in.
     pub fn new(env: &Env, settings: &OriginSettings) -> Result<Origin, BadOrigin> {
         let (host, port) = target(&settings.url)?;
-        let names = Names::new(env, &host, port, settings.resolve_every);
-        Ok(Origin(Arc::new(Inner {
+        Ok(Origin::at(env, settings, Names::new(env, &host, port, settings.resolve_every)))
+    }
+
+    fn at(env: &Env, settings: &OriginSettings, names: Names) -> Origin {
+        Origin(Arc::new(Inner {
             env: env.clone(),
             stack: Stack::new(env, settings),
             pool: Pool::new(env, settings, names),
             counts: Counts::default(),
-        })))
+        }))
     }
 
     /// Sends a request that may be repeated: tried again if the connection fails before the answer begins, and tried a second
@@ -229,6 +234,7 @@ impl Origin {
             overloaded: stack.queue.is_overloaded(),
             connections: connections.open,
             idle: connections.idle,
+            dialling: connections.dialling,
             dialled: connections.dialled,
             unreachable: connections.failed,
             breaker: stack.breaker.phase(),

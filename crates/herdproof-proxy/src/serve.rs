@@ -37,15 +37,18 @@ use crate::{
     access::{AccessLog, Outcome},
     body::Body,
     cache_status::HIT,
-    fill::{Failure, Job, Kind, Landed, fill},
-    key::{AsKey, Key, Keyer, Scheme},
+    fill::{Failure, Kind, Landed, fill},
+    key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes},
     listener::{Client, Listener, Server},
     log::Afloat,
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin},
-    policy::{Class, Route, Use, Way, classify, hop},
+    policy::{
+        Class, Route, Use, Way, classify,
+        hop::{self, Fronted},
+    },
     settings::{self, Settings},
     store::{Found, Store},
 };
@@ -148,14 +151,20 @@ impl Proxy {
         if hop::names_more(&parts.headers) {
             hop::strip(&mut parts.headers);
         }
-        let (key, served) = match core.keyer.of(Scheme::Http, &parts.uri, &parts.headers) {
+        let front = core.front(client, &parts.headers);
+        let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
                 (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
             }
             Ok(key) => {
-                let visit = Visit { parts: &parts, class, key, route, client, arrived };
+                let host = front.host.filter(|host| core.is_another(host, &key));
+                let visit = Visit { parts: &parts, class, key, route, client, arrived, host };
                 let served = match class.way() {
+                    // What is not in the key must not choose what others get.
+                    Way::Share | Way::Alone if host.is_some() => {
+                        Box::pin(core.pass_with(&visit, "forwarded-host", body)).await
+                    }
                     Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
                         Ok(choice) => {
                             let hash = key.hash();
@@ -208,6 +217,23 @@ impl Core {
         }
     }
 
+    /// What is said of the client by a proxy in front that we trust.
+    #[inline]
+    fn front<'a>(&self, client: &Client, headers: &'a HeaderMap) -> Fronted<'a> {
+        let trusted = &self.settings.trusted_proxies;
+        let is_trusted = !trusted.is_empty() && {
+            let address = client.address().ip();
+            trusted.iter().any(|network| network.contains(address))
+        };
+        if is_trusted { hop::fronted(headers) } else { Fronted::default() }
+    }
+
+    /// Whether this is a host, and another than that of the key.
+    fn is_another(&self, host: &str, key: &KeyRef<'_>) -> bool {
+        let other = self.keyer.key(key.scheme(), host, key.target());
+        other.is_ok_and(|other| !other.authority().eq_ignore_ascii_case(key.authority()))
+    }
+
     /// The request's own map, if nobody looks into it any more: filling that one again saves making another.
     #[inline]
     fn spare(&self, class: &Class, parts: &mut Parts) -> HeaderMap {
@@ -231,8 +257,7 @@ impl Core {
 
     /// Loads it again beside those who are served meanwhile.
     fn refresh(self: &Arc<Core>, visit: &Visit<'_>, found: &Found, object: &Arc<Object>) {
-        let job = visit.job(self, found, Some(object), Kind::Refresh);
-        self.fly(job).detach();
+        self.fly(visit, found, Some(object), Kind::Refresh).detach();
     }
 
     /// What is not to go on to the origin, and is told so.
@@ -247,13 +272,21 @@ impl Core {
         Some(Served::own(Outcome::Bad, detail, status, why, None))
     }
 
-    fn fly(self: &Arc<Core>, job: Job) -> Flight<Landed, Infallible> {
-        let core = Arc::clone(self);
-        let key = match job.kind {
-            Kind::Miss | Kind::Refresh => job.place.key().clone(),
-            Kind::Alone => job.key.as_key().alone(self.rng.bits()),
+    /// Asks the origin with everybody who asks the same, or joins who does.
+    fn fly(
+        self: &Arc<Core>,
+        visit: &Visit<'_>,
+        found: &Found,
+        prior: Option<&Arc<Object>>,
+        kind: Kind,
+    ) -> Flight<Landed, Infallible> {
+        let key = match (kind, &found.variant) {
+            (Kind::Alone, _) => visit.key.alone(self.rng.bits()),
+            (Kind::Miss | Kind::Refresh, Some(place)) => place.clone(),
+            (Kind::Miss | Kind::Refresh, None) => visit.key.to_key(),
         };
-        self.flights.run_landing(key, |landing| fill(core, job, landing))
+        // What to ask for is written down by the one who asks: of a herd, all others only wait.
+        self.flights.run_landing(key, |landing| fill(Arc::clone(self), visit.job(self, found, prior, kind), landing))
     }
 
     /// The route that a path is on.

@@ -31,6 +31,7 @@
 
 mod file;
 mod mistake;
+mod network;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -39,6 +40,7 @@ use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
 use crate::policy::Route as Rules;
 pub use mistake::BadSettings;
+pub use network::{Network, NotANetwork};
 pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, parse_time, show_size, show_time};
 
 /// Everything that can be set.
@@ -50,6 +52,9 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     /// Whether the admin address may be one that others can reach.
     pub admin_anywhere: bool,
+    /// Proxies in front that say themselves how their clients reached them: what they say in `X-Forwarded-Proto` and
+    /// `X-Forwarded-Host` counts. Of anybody else it does not.
+    pub trusted_proxies: Vec<Network>,
     /// The service behind.
     pub origin: OriginSettings,
     /// Bytes of memory for what is stored.
@@ -182,6 +187,7 @@ impl Default for Settings {
             listen: (LOCAL, 8080).into(),
             admin: Some((LOCAL, 9090).into()),
             admin_anywhere: false,
+            trusted_proxies: Vec::new(),
             origin: OriginSettings::default(),
             memory: 256 << 20,
             max_object: 64 << 20,

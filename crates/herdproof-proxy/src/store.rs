@@ -3,12 +3,17 @@
 //! A URL whose responses vary has a *signpost* under its key, which says on what; its variants lie under keys of their own,
 //! which hold the number of the signpost. So a URL and all its variants are taken away by taking the signpost away: those who
 //! ask next put up another, and nothing leads to the old variants any more.
+//!
+//! Behind a signpost there is room for so many variants, so that one URL does not push out all others. Whoever invents values of
+//! a field must not take that room from those who do not: a new variant always gets in, and the one that goes for it is the one
+//! that nobody has asked for in the longest time, about.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{
-            AtomicU32, AtomicU64,
+            AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -28,8 +33,10 @@ use crate::{
     policy::vary::{Spec, Variant},
 };
 
-/// How many variants a URL may have. Beyond that, requests go by themselves.
-const MOST_VARIANTS: u32 = 64;
+/// How many variants a URL may have.
+const MOST_VARIANTS: usize = 64;
+/// What the keys of a URL's variants may weigh together: they hold what clients say.
+const MOST_NAMES: usize = 64 << 10;
 /// How long a signpost stands that nothing has been kept behind.
 const SIGNPOST: Duration = Duration::from_secs(60);
 /// For how long after it can be served an object with a validator is kept: it may spare the origin a body.
@@ -57,10 +64,10 @@ enum Slot {
 struct Signpost {
     spec: Spec,
     number: u64,
-    /// How many variants were kept behind it.
-    variants: AtomicU32,
-    /// Until when the last of them may be of use.
-    until: AtomicU64,
+    /// What was kept behind it, the oldest first. Some of it may be gone by now.
+    kept: VecDeque<Arc<Key>>,
+    /// Until when the last of it may be of use.
+    until: Tick,
 }
 
 /// What was found for a request.
@@ -69,8 +76,6 @@ pub(crate) struct Found {
     pub(crate) object: Option<Arc<Object>>,
     /// Under which key its like is loaded and kept, if that is not the URL's.
     pub(crate) variant: Option<Key>,
-    /// There are as many variants as may be, and this is not one of them.
-    pub(crate) is_one_too_many: bool,
 }
 
 /// Which of several answers something is, and what tells them apart; none if there is one for all.
@@ -101,8 +106,8 @@ impl Store {
     #[inline]
     pub(crate) fn find(&self, key: &KeyRef<'_>, headers: &HeaderMap) -> Found {
         match self.slots.find(key as &dyn AsKey).map(|got| got.value) {
-            None => Found { object: None, variant: None, is_one_too_many: false },
-            Some(Slot::Object(object)) => Found { object: Some(object), variant: None, is_one_too_many: false },
+            None => Found { object: None, variant: None },
+            Some(Slot::Object(object)) => Found { object: Some(object), variant: None },
             Some(Slot::Varies(signpost)) => self.find_variant(key, &signpost, headers),
         }
     }
@@ -115,8 +120,10 @@ impl Store {
             Some(Slot::Object(object)) if object.has_beginning() => Some(object),
             Some(Slot::Object(_) | Slot::Varies(_)) | None => None,
         };
-        let is_one_too_many = object.is_none() && signpost.variants.load(Relaxed) >= MOST_VARIANTS;
-        Found { object, variant: Some(place), is_one_too_many }
+        if let Some(object) = &object {
+            object.want();
+        }
+        Found { object, variant: Some(place) }
     }
 
     /// What there is by now for who has found nothing at this place.
@@ -154,12 +161,7 @@ impl Store {
         }
         let signpost = standing.filter(|signpost| signpost.spec == *spec).unwrap_or_else(|| {
             let number = self.signposts.fetch_add(1, Relaxed);
-            let signpost = Arc::new(Signpost {
-                spec: spec.clone(),
-                number,
-                variants: AtomicU32::new(0),
-                until: AtomicU64::new(0),
-            });
+            let signpost = Arc::new(Signpost { spec: spec.clone(), number, kept: VecDeque::new(), until: Tick::ZERO });
             self.slots.set_with(key.clone(), Slot::Varies(Arc::clone(&signpost)), &Keep::ttl(SIGNPOST));
             signpost
         });
@@ -171,18 +173,44 @@ impl Store {
         let now = self.env.now();
         let ttl = object.life.servable_for(now) + if has_validator { VALIDATOR } else { Duration::ZERO };
         let _signs = matches!(place, Place::Variant { .. }).then(|| self.signs.lock());
-        if let Place::Variant { key, .. } = place
+        if let Place::Variant { key, place } = place
             && let Some(Slot::Varies(signpost)) = self.slots.peek(key as &dyn AsKey).map(|got| got.value)
         {
-            if self.slots.peek(place.key() as &dyn AsKey).is_none() {
-                signpost.variants.fetch_add(1, Relaxed);
-            }
             // It stands for as long as there is something behind it, which need not be what was put there last.
-            let until = (now + ttl.max(SIGNPOST)).as_nanos();
-            let until = signpost.until.fetch_max(until, Relaxed).max(until);
-            self.slots.set_with(key.clone(), Slot::Varies(signpost), &Keep::ttl(Tick::from_nanos(until) - now));
+            let until = signpost.until.max(now + ttl.max(SIGNPOST));
+            let (spec, number) = (signpost.spec.clone(), signpost.number);
+            // Another one, as what lies in the cache must not change its weight there.
+            let signpost = Signpost { spec, number, kept: self.make_room(signpost.kept.clone(), place), until };
+            self.slots.set_with(key.clone(), Slot::Varies(Arc::new(signpost)), &Keep::ttl(until - now));
         }
         self.slots.set_with(place.key().clone(), Slot::Object(object), &Keep::ttl(ttl));
+    }
+
+    /// What lies behind a signpost when this is there too. Who was asked for since it was last looked at stays for another round.
+    fn make_room(&self, mut kept: VecDeque<Arc<Key>>, place: &Key) -> VecDeque<Arc<Key>> {
+        if kept.iter().any(|key| **key == *place) {
+            return kept;
+        }
+        let object = |key: &Key| match self.slots.peek(key as &dyn AsKey)?.value {
+            Slot::Object(object) => Some(object),
+            Slot::Varies(_) => None,
+        };
+        // What is over, or had to go for others, has given its place back.
+        kept.retain(|key| object(key).is_some());
+        let mut names = place.weight() + kept.iter().map(|key| key.weight()).sum::<usize>();
+        let mut chances = kept.len();
+        while kept.len() >= MOST_VARIANTS || names > MOST_NAMES {
+            let Some(oldest) = kept.pop_front() else { break };
+            if chances > 0 && object(&oldest).is_some_and(|object| object.was_wanted()) {
+                chances -= 1;
+                kept.push_back(oldest);
+            } else {
+                names -= oldest.weight();
+                self.slots.invalidate(&*oldest as &dyn AsKey);
+            }
+        }
+        kept.push_back(Arc::new(place.clone()));
+        kept
     }
 
     /// Takes this very object away, if it is there.
@@ -244,7 +272,7 @@ impl Slot {
     fn weight(&self) -> u64 {
         match self {
             Slot::Object(object) => object.weight(),
-            Slot::Varies(_) => 256,
+            Slot::Varies(signpost) => 256 + signpost.kept.iter().map(|key| key.weight() as u64).sum::<u64>(),
         }
     }
 }
@@ -263,12 +291,12 @@ mod tests {
         policy::{Draws, Route, Times, Vary, classify, judge},
     };
 
-    fn request(language: &'static str) -> HeaderMap {
-        [(http::header::ACCEPT_LANGUAGE, HeaderValue::from_static(language))].into_iter().collect()
+    fn request(language: &str) -> HeaderMap {
+        [(http::header::ACCEPT_LANGUAGE, HeaderValue::from_str(language).unwrap())].into_iter().collect()
     }
 
     /// Puts an answer that varies where it belongs.
-    fn put(store: &Store, asked: &Place, language: &'static str, control: &'static str) -> Option<Place> {
+    fn put(store: &Store, asked: &Place, language: &str, control: &'static str) -> Option<Place> {
         let headers = [("vary", "accept-language"), ("cache-control", control)];
         let headers: HeaderMap =
             headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).into_iter().collect();
@@ -309,5 +337,37 @@ mod tests {
         assert!(put(&store, &place, "de", "max-age=60").is_none());
         put(&store, &plain, "de", "max-age=60").unwrap();
         assert!(put(&store, &place, "de", "max-age=60").is_none(), "that is another signpost");
+    }
+
+    #[test]
+    fn what_is_over_gives_its_place_back_before_anybody_has_to_go() {
+        let mut sim = Sim::new(1);
+        let store = Store::new(&sim.env(), 1 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        let plain = Place::Plain(url.to_key());
+        put(&store, &plain, "de", "max-age=3600").unwrap();
+        for number in 1..MOST_VARIANTS {
+            put(&store, &plain, &format!("x-{number}"), "max-age=1, must-revalidate").unwrap();
+        }
+        sim.run(sim.env().sleep(Duration::from_secs(2)));
+        for number in 1..MOST_VARIANTS {
+            put(&store, &plain, &format!("y-{number}"), "max-age=60").unwrap();
+        }
+        assert!(store.find(&url, &request("de")).object.is_some(), "the oldest, and nobody had asked for it");
+        assert!(store.find(&url, &request("y-1")).object.is_some());
+    }
+
+    #[test]
+    fn long_names_do_not_make_a_signpost_heavy() {
+        let store = Store::new(&Sim::new(1).env(), 8 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        let plain = Place::Plain(url.to_key());
+        for number in 0..MOST_VARIANTS {
+            put(&store, &plain, &format!("x-{number}-{}", "x".repeat(MOST_NAMES / 8)), "max-age=60").unwrap();
+        }
+        assert!(store.stats().entries < 10 && store.stats().weight < 4 * MOST_NAMES as u64, "{:?}", store.stats());
+        put(&store, &plain, &"x".repeat(2 * MOST_NAMES), "max-age=60").unwrap();
+        put(&store, &plain, "de", "max-age=60").unwrap();
+        assert!(store.find(&url, &request("de")).object.is_some());
     }
 }

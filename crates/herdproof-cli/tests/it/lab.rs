@@ -1,6 +1,6 @@
 //! `herdproof lab` as a person and as a script see it.
 
-use crate::run::printed;
+use crate::run::{output, printed, stderr};
 
 const RUN: [&str; 3] = ["lab", "run", "retry-wall"];
 
@@ -47,4 +47,77 @@ fn every_scenario_of_the_catalogue_passes_its_own_checks() {
         let text = printed(&["lab", "run", name, "--seed", "5"]);
         assert!(text.contains("Summary: ") && text.contains(" 0 failed"), "{text}");
     }
+}
+
+#[test]
+fn what_is_set_is_run_and_shown_and_fails_no_claim() {
+    let args = [&RUN[..], &["--set", "clients=7", "--set", "base-delay=50ms", "--json"]].concat();
+    let json: serde_json::Value = serde_json::from_str(&printed(&args)).expect("it is JSON");
+    assert_eq!((&json["arms"][0]["calls"], &json["changed"][0]), (&35.into(), &"clients=7".into()));
+    let set: Vec<_> = json["parameters"].as_array().expect("parameters").iter().map(|one| &one["value"]).collect();
+    assert_eq!(set, ["7", "5", "50ms", "down"]);
+    let run = output(&args);
+    assert!(run.status.success(), "a claim about other parameters is no failure");
+}
+
+#[test]
+fn what_cannot_be_set_is_told_what_can() {
+    for (set, said) in [
+        ("clients=0", "clients cannot be \"0\": it is a whole number from 1 to 100000"),
+        ("base_delay=fast", "it is a time such as 250ms or 2s from 1ms to 10s"),
+        ("client=5", "did you mean \"clients\"?"),
+        ("clients", "it takes a name and a value"),
+    ] {
+        let run = output(&[&RUN[..], &["--set", set]].concat());
+        let text = stderr(&run);
+        assert!(run.status.code() == Some(2) && text.contains(said) && text.contains("attempts=5"), "{text}");
+    }
+    let run = output(&[&RUN[..], &["--arm", "jitter"]].concat());
+    let text = stderr(&run);
+    assert!(run.status.code() == Some(2) && text.contains("\"backoff + full jitter\""), "{text}");
+}
+
+#[test]
+fn one_arm_can_be_looked_at_alone() {
+    let text = printed(&[&RUN[..], &["--arm", "backoff +"]].concat());
+    assert!(text.contains("\nbackoff + full jitter ") && !text.contains("\nnaive "), "{text}");
+}
+
+#[test]
+fn many_runs_give_medians_and_say_how_often_a_claim_held() {
+    let args = [&RUN[..], &["--runs", "6", "--seed", "3"]].concat();
+    let text = printed(&args);
+    assert!(text.contains("6 runs from seed 3") && text.contains("6/6  calls in each arm"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&[&args[..], &["--json"]].concat())).expect("it is JSON");
+    let calls = &json["arms"][0]["figures"]["calls"];
+    assert_eq!((&calls["low"], &calls["median"], &calls["high"]), (&500.0.into(), &500.0.into(), &500.0.into()));
+}
+
+#[test]
+fn claims_are_put_to_the_test_on_every_seed() {
+    let args = ["lab", "verify", "shared-failure", "slow-leader", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&printed(&args)).expect("it is JSON");
+    let checks = json["checks"].as_array().expect("checks");
+    assert!(checks.len() > 8 && checks.iter().all(|check| check["passed"] == true), "{checks:#?}");
+    for key in ["name", "source", "expected", "measured"] {
+        assert!(checks[0][key].is_string(), "{key}");
+    }
+    assert!(printed(&args[..4]).contains("claims hold on each of 20 seeds, 0 do not"));
+    assert_eq!(output(&["lab", "verify", "quicksort"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_page_is_written_whole_or_not_at_all() {
+    let folder = std::env::temp_dir().join(format!("herdproof-page-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let page = folder.join("page.html");
+    let path = page.to_str().expect("a path");
+    printed(&[&RUN[..], &["--html", path]].concat());
+    let text = std::fs::read_to_string(&page).expect("a page");
+    assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n") && text.contains("<svg"), "{text}");
+    assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside it");
+    let run = output(&[&RUN[..], &["--html", folder.to_str().expect("a path")]].concat());
+    assert!(run.status.code() == Some(3) && stderr(&run).contains("cannot write"), "{}", stderr(&run));
+    std::fs::remove_dir_all(&folder).expect("it is there");
 }

@@ -61,6 +61,15 @@ fn get(at: &str, path: &str) -> String {
     answer
 }
 
+/// What a proxy that has just started has on its page of metrics.
+pub(crate) fn metrics() -> String {
+    let proxy = Proxy::start(&[]);
+    let page = get(&proxy.admin, "/metrics");
+    proxy.signal("TERM");
+    proxy.end();
+    page
+}
+
 struct Scratch(PathBuf);
 
 impl Scratch {

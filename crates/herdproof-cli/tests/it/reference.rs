@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdproof::event::{Kind, Metric};
+use herdproof::event::Metric;
 
 use crate::run::printed;
 
@@ -31,8 +31,17 @@ fn check(name: &str, text: &str) {
 #[test]
 fn the_command_line_reference_is_what_help_says() {
     let mut text = String::from("# The command line\n\nWhat `--help` says, generated.\n");
-    let commands: &[&[&str]] =
-        &[&[], &["demo"], &["proxy"], &["lab"], &["lab", "list"], &["lab", "run"], &["completions"], &["man"]];
+    let commands: &[&[&str]] = &[
+        &[],
+        &["demo"],
+        &["proxy"],
+        &["lab"],
+        &["lab", "list"],
+        &["lab", "run"],
+        &["lab", "verify"],
+        &["completions"],
+        &["man"],
+    ];
     for command in commands {
         let help = printed(&[command, &["--help"][..]].concat());
         let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
@@ -42,17 +51,29 @@ fn the_command_line_reference_is_what_help_says() {
     check("cli.md", &text);
 }
 
+/// As the proxy itself has them on its page, with what the library counts first.
+#[cfg(unix)]
 #[test]
-fn the_metrics_reference_is_what_the_library_counts() {
-    let mut text = String::from(
-        "# Metrics\n\nWhat can be watched, generated.\n\n| name | kind | what it counts |\n|---|---|---|\n",
-    );
+fn the_metrics_reference_is_what_the_proxy_has_on_its_page() {
+    let page = crate::proxy::metrics();
+    let line = |name: &str, what: &str| {
+        let kind = page.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).expect(name);
+        format!("| `{name}` | {kind} | {what} |\n")
+    };
+    let described = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let (of_library, of_proxy): (Vec<_>, Vec<_>) =
+        described.partition(|(name, _)| Metric::ALL.iter().any(|metric| metric.name() == *name));
+    let mut text =
+        String::from("# Metrics\n\nWhat can be watched, generated from the page `/metrics` of a running proxy.\n");
+    for (title, metrics) in
+        [("The proxy", of_proxy), ("The library: in the proxy, and in any service that uses it", of_library)]
+    {
+        write!(text, "\n## {title}\n\n| name | kind | what it counts |\n|---|---|---|\n")
+            .expect("strings take everything");
+        text.extend(metrics.into_iter().map(|(name, what)| line(name, what)));
+    }
     for metric in Metric::ALL {
-        let kind = match metric.kind() {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        writeln!(text, "| `{}` | {kind} | {} |", metric.name(), metric.help()).expect("strings take everything");
+        assert!(text.contains(&format!("`{}`", metric.name())), "{} is not on the page", metric.name());
     }
     check("metrics.md", &text);
 }

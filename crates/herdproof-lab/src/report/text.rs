@@ -16,7 +16,7 @@ impl fmt::Display for Report {
             write!(f, " {:>12}", figure.title)?;
         }
         writeln!(f)?;
-        let end = self.arms.iter().map(|arm| arm.timeline.end()).max().unwrap_or_default().max(self.span);
+        let end = self.end();
         let pictures: Vec<Vec<u64>> = self.arms.iter().map(|arm| arm.timeline.columns(end, WIDTH)).collect();
         let top = pictures.iter().flatten().copied().max().unwrap_or(1).max(1);
         for (arm, columns) in self.arms.iter().zip(&pictures) {
@@ -32,7 +32,11 @@ impl fmt::Display for Report {
         writeln!(f, "  (calls at the origin; a full column is {top} in {column:.1} ms)\n")?;
         writeln!(f, "Checks")?;
         for check in &self.checks {
-            let mark = if check.passed { "ok    " } else { "FAILED" };
+            let mark = match (check.passed, self.is_changed()) {
+                (true, _) => "ok    ",
+                (false, false) => "FAILED",
+                (false, true) => "no    ",
+            };
             writeln!(f, "  {mark} {} ({:?})", check.what, check.source)?;
             if check.passed && check.expected == check.got {
                 writeln!(f, "         {}", check.got)?;
@@ -41,17 +45,19 @@ impl fmt::Display for Report {
             }
         }
         let failed = self.checks.iter().filter(|check| !check.passed).count();
-        writeln!(f, "  {} passed, {failed} failed\n", self.checks.len() - failed)?;
-        writeln!(f, "Summary: {}", self.summary)
+        let held = self.checks.len() - failed;
+        if self.is_changed() {
+            writeln!(f, "  {held} hold, {failed} do not: they are about other parameters than these\n")?;
+        } else {
+            writeln!(f, "  {held} passed, {failed} failed\n")?;
+        }
+        writeln!(f, "Summary: {}", self.summary)?;
+        writeln!(f, "Again:   {}", self.replay())
     }
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Measured::Count(count) => f.pad(&count.to_string()),
-            Measured::Number(number) => f.pad(&format!("{number:.2}")),
-            Measured::Millis(millis) => f.pad(&format!("{millis:.1} ms")),
-        }
+        f.pad(&self.show(self.value()))
     }
 }

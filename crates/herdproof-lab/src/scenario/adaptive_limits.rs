@@ -50,10 +50,11 @@ const SHARE_THRASHING: f64 = 0.8;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "adaptive-limits",
     title: "how many at once: four laws that find it by themselves, on eight origins",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let arms: Vec<Arm> = Law::ALL.map(|law| arm(settings.seed, law)).into();
     let checks = checks(&arms);
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
@@ -81,6 +82,7 @@ fn run(settings: Settings) -> Report {
         span: CALM + TROUBLE,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

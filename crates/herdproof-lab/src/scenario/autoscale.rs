@@ -39,9 +39,9 @@ struct Start {
 }
 
 pub(super) const SCENARIO: Scenario =
-    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", run };
+    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", knobs: Vec::new, run };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let naive = start(settings.seed, None);
     let batches = start(settings.seed, Some(Stagger::new(BATCH, GAP).jitter(0.0)));
     let apart = start(settings.seed, Some(Stagger::new(BATCH, GAP)));
@@ -103,6 +103,7 @@ fn run(settings: Settings) -> Report {
         span: TIME,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -39,10 +39,11 @@ const SECONDS: usize = 20;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "bathtub",
     title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let fifo = herd(settings.seed, |_| None);
     let queue = |line, target, order| {
         move |env: &Env| Some(Queue::builder(env, 20).line(line).target(target).order(order).build())
@@ -77,6 +78,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: SECOND * 20,
         summary,
+        ..Report::default()
     }
 }
 

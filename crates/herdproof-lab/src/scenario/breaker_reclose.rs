@@ -71,10 +71,11 @@ struct Outcome {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "breaker-reclose",
     title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let all = |way| [COLD, VERY_COLD, WARM].map(|warming| outage(settings.seed, way, warming));
     let (fixed, jitter, ramp) = (all(Way::FixedCloseAll), all(Way::JitterCloseAll), all(Way::JitterRamp));
     let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);
@@ -111,6 +112,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: Duration::ZERO,
         summary,
+        ..Report::default()
     }
 }
 

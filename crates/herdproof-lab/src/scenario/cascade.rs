@@ -64,10 +64,11 @@ const WAYS: [(Way, &str); 4] = [
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cascade",
     title: "80 ms become 5 s under the load's own herd, and nothing ends it, or one load",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let runs = WAYS.map(|(way, _)| Run::new(settings.seed, way));
     let [patient, retrying, cache, grace] = &runs;
     // What the origin can serve at the largest crowd.
@@ -130,6 +131,7 @@ fn run(settings: Settings) -> Report {
         span: END,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -70,10 +70,11 @@ const WAYS: [(Way, &str); 5] = [
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cold-cache",
     title: "a cache is lost under full traffic: it never fills again, or as fast as the origin can",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let runs = WAYS.map(|(way, _)| Run::new(settings.seed, way));
     let [naive, coalesced, limited, gated, primed] = &runs;
     let fill = KEYS as f64 / ORIGIN.capacity();
@@ -154,6 +155,7 @@ fn run(settings: Settings) -> Report {
         span: END,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -90,10 +90,11 @@ struct Outcome {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cold-instance",
     title: "a new instance gets its full share, collapses, is restarted: or gets it little by little",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let plain = Way { weights: None, limit: None, door: |_| Door::None };
     let slow = |window| Way { weights: Some(SlowStart::over(window)), ..plain };
     let fixed = Way { limit: Some(SlowStart::over(Duration::ZERO)), ..slow(WINDOW) };
@@ -144,6 +145,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: END,
         summary,
+        ..Report::default()
     }
 }
 

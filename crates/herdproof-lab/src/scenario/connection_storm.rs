@@ -60,10 +60,11 @@ struct Storm {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "connection-storm",
     title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, queue, limit, &reconnect);
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);
@@ -106,6 +107,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: Duration::from_secs(62),
         summary,
+        ..Report::default()
     }
 }
 

@@ -33,9 +33,9 @@ enum Way {
 }
 
 pub(super) const SCENARIO: Scenario =
-    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", run };
+    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", knobs: Vec::new, run };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let herd = |way| herd(settings.seed, way);
     let sharp = herd(Way::Sharp);
     let sleep = herd(Way::Sleep);
@@ -70,6 +70,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: HOUR * HOURS,
         summary,
+        ..Report::default()
     }
 }
 

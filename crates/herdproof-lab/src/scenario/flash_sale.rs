@@ -65,10 +65,11 @@ enum Key {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "flash-sale",
     title: "twenty times the traffic, and inventory that must not be stale: plans A to D",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, plan, SALE));
     let [a, b, stale, c, d] = &runs;
     let usual = Run::new(settings.seed, Plan::A, USUAL);
@@ -129,6 +130,7 @@ fn run(settings: Settings) -> Report {
         span: END,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -60,6 +60,7 @@ enum Way {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "fleet-stampede",
     title: "a hot key expires on 50 nodes: one load for each, or one for all, also when the store dies",
+    knobs: Vec::new,
     run,
 };
 
@@ -90,7 +91,7 @@ impl Outcome {
     }
 }
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let [alone, tier, dies] = [Way::NodesAlone, Way::Tier, Way::TierDies].map(|way| fleet(settings.seed, way));
     // A load, and the wait for the next reader, come on top of each time to live.
     let expiries = f64::from(END) / TTL.as_secs_f64();
@@ -164,6 +165,7 @@ fn run(settings: Settings) -> Report {
         span: SECOND * END,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -35,10 +35,11 @@ const BIN: Duration = Duration::from_millis(500);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "hedging",
     title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let plain = herd(settings.seed, |_| None);
     let always = herd(settings.seed, |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
     let fixed = herd(settings.seed, |env| {
@@ -114,6 +115,7 @@ fn run(settings: Settings) -> Report {
         span: CALM + SLOW,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

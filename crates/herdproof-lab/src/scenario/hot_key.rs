@@ -20,10 +20,14 @@ use crate::{
 const MS: Duration = Duration::from_millis(1);
 const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
 
-pub(super) const SCENARIO: Scenario =
-    Scenario { name: "hot-key", title: "a hot key goes cold and everybody loads it, or one does", run };
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "hot-key",
+    title: "a hot key goes cold and everybody loads it, or one does",
+    knobs: Vec::new,
+    run,
+};
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let naive = herd(settings.seed, 100, LAW, false);
     let flight = herd(settings.seed, 100, LAW, true);
     let calls = |callers: u64, law, shared| herd(settings.seed, callers, law, shared).origin.calls();
@@ -69,6 +73,7 @@ fn run(settings: Settings) -> Report {
         span: naive.quantile(100),
         checks,
         summary,
+        ..Report::default()
     }
 }
 

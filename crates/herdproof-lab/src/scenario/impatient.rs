@@ -33,10 +33,11 @@ const BIN: Duration = Duration::from_millis(10);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "impatient",
     title: "a load slower than every caller is patient: begun again for ever, or once",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let handed_over = herd(settings.seed, false);
     let cache = herd(settings.seed, true);
     let served = |callers: &Callers<Tick>| callers.got.len() as u64 - callers.errors();
@@ -75,6 +76,7 @@ fn run(settings: Settings) -> Report {
         span: APART * CALLERS,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

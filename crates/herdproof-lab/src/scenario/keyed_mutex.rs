@@ -43,10 +43,11 @@ struct Service {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "keyed-mutex",
     title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let ways = [Way::Mutex, Way::MutexAndRecheck, Way::Flight];
     let one_key = ways.map(|way| herd(settings.seed, way, 1));
     let many_keys = ways.map(|way| herd(settings.seed, way, KEYS));
@@ -92,6 +93,7 @@ fn run(settings: Settings) -> Report {
         span: serial,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -62,10 +62,11 @@ struct Herd {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "limiter-refill",
     title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let steps = |step, count| move |_: &Env| Limit::Steps(Arc::new(Steps { step, count, used: Mutex::default() }));
     let rate = || Rate::per_second(RATE).burst(BURST);
     let window = herd(settings.seed, steps(SECOND, RATE));
@@ -99,6 +100,7 @@ fn run(settings: Settings) -> Report {
         span: Duration::ZERO,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -68,10 +68,14 @@ struct Trigger {
 /// A way of trying again.
 type Rule = dyn Fn(RetryBuilder) -> RetryBuilder;
 
-pub(super) const SCENARIO: Scenario =
-    Scenario { name: "metastable", title: "a service that stays down after what took it down is gone", run };
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "metastable",
+    title: "a service that stays down after what took it down is gone",
+    knobs: Vec::new,
+    run,
+};
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let seed = settings.seed;
     let at_once: &Rule = &|rule| rule.attempts(TRIES).backoff(Backoff::constant(Duration::ZERO)).without_budget();
     let jitter: &Rule = &|rule| rule.attempts(TRIES).without_budget();
@@ -110,6 +114,7 @@ fn run(settings: Settings) -> Report {
         span: Duration::ZERO,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -93,10 +93,11 @@ struct Outcome {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "outlier-ejection",
     title: "one bad backend is ejected and comes back: in step, or one client after another; and when all are bad",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let both = |way| [Trouble::One, Trouble::All].map(|trouble| herd(settings.seed, way, trouble));
     let [never, in_step, bounded, ours] = [Way::Never, Way::InStep, Way::Bounded, Way::BoundedAndRamp].map(both);
     let summary = format!(
@@ -147,6 +148,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: WELL + TROUBLE + AFTER_ONE,
         summary,
+        ..Report::default()
     }
 }
 

@@ -54,10 +54,11 @@ struct Queue {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "polling",
     title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let step = herd(settings.seed, Way::InStep);
     let jittered = herd(settings.seed, Way::Jittered);
     let adaptive = herd(settings.seed, Way::Adaptive);
@@ -87,6 +88,7 @@ fn run(settings: Settings) -> Report {
         arms: vec![step.arm("in step"), jittered.arm("jittered"), adaptive.arm("slower when empty")],
         span: TIME,
         summary,
+        ..Report::default()
     }
 }
 

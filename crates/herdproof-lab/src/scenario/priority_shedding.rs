@@ -49,10 +49,11 @@ enum Remedy {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "priority-shedding",
     title: "twelve times the prefetching: users are refused with it, or do not notice",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let [none, line, cut] = [Remedy::None, Remedy::Priorities, Remedy::Cut].map(|remedy| herd(settings.seed, remedy));
     let summary = format!(
         "without priorities users get {:.1} % of their answers in the spike; with them {:.2} %, and prefetching {:.0} %. \
@@ -76,6 +77,7 @@ fn run(settings: Settings) -> Report {
         arms: vec![none.arm("no priorities"), line.arm("priorities"), cut.arm("priorities + cut")],
         span: Duration::from_secs(LAST),
         summary,
+        ..Report::default()
     }
 }
 

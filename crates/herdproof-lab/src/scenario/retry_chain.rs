@@ -34,10 +34,11 @@ const BLIPS: f64 = 0.05;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "retry-chain",
     title: "three services that each try three times: 27 calls, or one and a little",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let seed = settings.seed;
     let naive = Pair::run(seed, false, |rule, _, _| rule.without_budget());
     let edge = Pair::run(seed, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
@@ -98,6 +99,7 @@ fn run(settings: Settings) -> Report {
         span: HORIZON,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -45,10 +45,11 @@ const ORIGIN: Plan = Plan { line: 40, ..Plan::new(20, Duration::from_millis(50))
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "retry-storm",
     title: "an outage of two seconds, and a crowd that retries in step long after it",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let seed = settings.seed;
     let backoff = |backoff: Backoff| move |rule: RetryBuilder| rule.backoff(backoff.clone()).overload_backoff(backoff);
     let persistent = |rule: RetryBuilder| rule.attempts(100).without_budget();
@@ -91,6 +92,7 @@ fn run(settings: Settings) -> Report {
         span: HORIZON,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

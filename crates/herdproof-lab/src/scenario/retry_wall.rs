@@ -11,31 +11,39 @@ use std::time::Duration;
 
 use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
+    knob::{Settings, knobs},
     origin::Origin,
     report::{Arm, Check, Figure, Parameter, Report, Source, millis},
     timeline::Shape,
 };
 
-const CLIENTS: u64 = 100;
-const ATTEMPTS: u32 = 5;
-const BASE: Duration = Duration::from_millis(10);
 const MS: Duration = Duration::from_millis(1);
 /// Claims about chance are put to the seeds from zero up to this, whatever the run's own seed.
 const SEEDS: u64 = 1_000;
 
+knobs! {
+    /// How many clients retry.
+    clients: u64 = 100, 1..=100_000;
+    /// How often each tries.
+    attempts: u32 = 5, 1..=16;
+    /// The delay after the first attempt; it doubles after each.
+    base_delay: Duration = MS * 10, MS..=MS * 10_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "retry-wall",
     title: "100 clients retry against an origin that is down: a wall, spikes, or a curve",
+    knobs: Knobs::all,
     run,
 };
 
-fn run(settings: Settings) -> Report {
-    let naive = herd(settings.seed, None);
-    let backoff = herd(settings.seed, Some(Jitter::None));
-    let jitter = herd(settings.seed, Some(Jitter::Full));
-    let checks = checks(&naive, &backoff, &jitter);
+fn run(settings: &Settings) -> Report {
+    let knobs = Knobs::of(settings);
+    let herd = |jitter| herd(settings.seed, knobs, jitter);
+    let (naive, backoff, jitter) = (herd(None), herd(Some(Jitter::None)), herd(Some(Jitter::Full)));
+    let checks = checks(knobs, &naive, &backoff, &jitter);
     let worst = |herd: &Herd| herd.peak_after_first();
     let summary = format!(
         "all three make {} calls. Backoff alone turns one wall of {} into spikes of {}; full jitter leaves the first \
@@ -48,16 +56,23 @@ fn run(settings: Settings) -> Report {
     Report {
         scenario: "retry-wall",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("clients", CLIENTS),
-            Parameter::new("attempts", ATTEMPTS),
-            Parameter::new("base delay", format!("{} ms", BASE.as_millis())),
-            Parameter::new("origin", "down"),
+        parameters: vec![Parameter::new("origin", "down")],
+        span: knobs.longest(),
+        arms: vec![
+            naive.arm("naive", knobs),
+            backoff.arm("backoff", knobs),
+            jitter.arm("backoff + full jitter", knobs),
         ],
-        arms: vec![naive.arm("naive"), backoff.arm("backoff"), jitter.arm("backoff + full jitter")],
-        span: Duration::from_millis(310),
         checks,
         summary,
+        ..Report::default()
+    }
+}
+
+impl Knobs {
+    /// How long a client waits at most: its delays are the base, twice that, four times that.
+    fn longest(self) -> Duration {
+        self.base_delay * ((1 << self.attempts) - 1)
     }
 }
 
@@ -70,12 +85,12 @@ struct Herd {
     waited: Duration,
 }
 
-fn herd(seed: u64, jitter: Option<Jitter>) -> Herd {
+fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let origin = Origin::down(&env, MS);
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), origin.clone(), jitter)))
+    let clients: Vec<_> = (0..knobs.clients)
+        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), origin.clone(), knobs, jitter)))
         .collect();
     let waited = sim.run(async {
         let mut waited = Duration::ZERO;
@@ -88,11 +103,12 @@ fn herd(seed: u64, jitter: Option<Jitter>) -> Herd {
 }
 
 /// Tries until its attempts are used up; gives the time it spent waiting.
-async fn client(env: Env, origin: Origin, jitter: Option<Jitter>) -> Duration {
+async fn client(env: Env, origin: Origin, knobs: Knobs, jitter: Option<Jitter>) -> Duration {
     let rng = env.rng("retry");
-    let mut delays = jitter.map(|jitter| Backoff::exponential(BASE).jitter(jitter).delays());
+    let mut delays =
+        jitter.map(|jitter| Backoff::exponential(knobs.base_delay).cap(Duration::MAX).jitter(jitter).delays());
     let mut waited = Duration::ZERO;
-    for _attempt in 0..ATTEMPTS {
+    for _attempt in 0..knobs.attempts {
         if origin.call().await.is_ok() {
             break;
         }
@@ -111,7 +127,7 @@ impl Herd {
         self.origin.timeline().counts().iter().skip(1).copied().max().unwrap_or(0)
     }
 
-    fn arm(self, name: &'static str) -> Arm {
+    fn arm(self, name: &'static str, knobs: Knobs) -> Arm {
         let timeline = self.origin.timeline();
         let last = timeline.occupied().last().map_or(0, |(bin, _)| bin);
         let figures = vec![
@@ -120,37 +136,43 @@ impl Herd {
             Figure::count("peak_after_first_ms", "after 1st ms", self.peak_after_first()),
             Figure::time("last_call_ms", "last call", MS * u32::try_from(last).unwrap_or(u32::MAX)),
             Figure::time("end_ms", "end", self.end),
-            Figure::time("mean_wait_ms", "mean wait", self.waited / u32::try_from(CLIENTS).unwrap_or(1)),
+            Figure::time("mean_wait_ms", "mean wait", self.waited / u32::try_from(knobs.clients).unwrap_or(1)),
         ];
         Arm::new(name, figures, timeline)
     }
 }
 
-fn checks(naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Check> {
+fn checks(knobs: Knobs, naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Check> {
+    let Knobs { clients, attempts, base_delay } = knobs;
+    let all = clients * u64::from(attempts);
     let calls = [naive, backoff, jitter].map(|herd| herd.origin.calls());
     let wall: Vec<_> = naive.origin.timeline().occupied().collect();
     let spikes: Vec<_> = backoff.origin.timeline().occupied().collect();
-    let herds: Vec<Herd> = (0..SEEDS).map(|seed| herd(seed, Some(Jitter::Full))).collect();
+    // Attempt k is after delays of the base, twice the base and so on.
+    let at = |attempt: u32| usize::try_from((base_delay * ((1 << attempt) - 1)).as_millis()).unwrap_or(usize::MAX);
+    let tiers: Vec<_> = (0..attempts).map(|attempt| (at(attempt), clients)).collect();
+    let herds: Vec<Herd> =
+        (0..SEEDS).map(|seed| herd(seed, Knobs::of(&Settings::new(seed)), Some(Jitter::Full))).collect();
     let inside = herds.iter().filter(|herd| (250.0..=287.0).contains(&millis(herd.end))).count();
-    let mean = herds.iter().map(|herd| millis(herd.waited)).sum::<f64>() / (SEEDS * CLIENTS) as f64;
+    let mean = herds.iter().map(|herd| millis(herd.waited)).sum::<f64>() / (SEEDS * 100) as f64;
     // A client's wait is a sum of independent uniform delays up to 10, 20, 40, 80 and 160 ms: 155 ms, variance 2841.7.
-    let error = 3.0 * (2841.7 / (SEEDS * CLIENTS) as f64).sqrt();
+    let error = 4.0 * (2841.7 / (SEEDS * 100) as f64).sqrt();
     vec![
-        Check::equal(Source::Article, "calls in each arm", &[500; 3], &calls),
-        Check::equal(Source::Article, "naive: (ms, calls) of the wall", &vec![(0, 500)], &wall),
-        Check::equal(
-            Source::Article,
-            "backoff: (ms, calls) of each spike",
-            &vec![(0, 100), (10, 100), (30, 100), (70, 100), (150, 100)],
-            &spikes,
-        ),
+        Check::equal(Source::Article, "calls in each arm", &[all; 3], &calls),
+        Check::equal(Source::Article, "naive: (ms, calls) of the wall", &vec![(0, all)], &wall),
+        Check::equal(Source::Article, "backoff: (ms, calls) of each spike", &tiers, &spikes),
         Check::equal(
             Source::Article,
             "a wall, spikes, a curve",
             &[Shape::Wall, Shape::Spikes, Shape::Curve],
             &[naive, backoff, jitter].map(|herd| herd.origin.timeline().shape()),
         ),
-        Check::equal(Source::Formula, "backoff: ends after base x (2^5 - 1) ms", &310.0, &millis(backoff.end)),
+        Check::equal(
+            Source::Formula,
+            "backoff: ends after base x (2^attempts - 1) ms",
+            &millis(knobs.longest()),
+            &millis(backoff.end),
+        ),
         Check::at_least(
             Source::Article,
             format!("full jitter: ends within 250 to 287 ms in 90 % of {SEEDS} seeds (article: 267)"),
@@ -173,7 +195,7 @@ mod tests {
 
     #[test]
     fn clients_of_one_seed_do_not_wait_alike() {
-        let jitter = herd(1, Some(Jitter::Full));
+        let jitter = herd(1, Knobs::of(&Settings::new(1)), Some(Jitter::Full));
         assert!(jitter.origin.timeline().occupied().count() > 100);
     }
 }

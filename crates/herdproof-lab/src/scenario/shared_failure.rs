@@ -36,10 +36,11 @@ enum Policy {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "shared-failure",
     title: "one failed load fails everybody who shared it, unless it is tried again inside",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let blip = |policy| herd(settings.seed, policy, 1);
     let outage = |policy| herd(settings.seed, policy, u64::MAX);
     let (naive, share, retry) = (blip(Policy::Naive), blip(Policy::Share), blip(Policy::Retry));
@@ -86,6 +87,7 @@ fn run(settings: Settings) -> Report {
         span: Duration::ZERO,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

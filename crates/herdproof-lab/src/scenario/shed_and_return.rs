@@ -65,10 +65,11 @@ enum Advice {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "shed-and-return",
     title: "20,000 clients are refused and come back: together, or each at an appointment",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let fixed = herd(settings.seed, Advice::Fixed, HOPELESS);
     let whole = herd(settings.seed, Advice::WholeSeconds, HOPELESS);
     let millis = herd(settings.seed, Advice::Millis, END);
@@ -102,6 +103,7 @@ fn run(settings: Settings) -> Report {
         ],
         span: END,
         summary,
+        ..Report::default()
     }
 }
 

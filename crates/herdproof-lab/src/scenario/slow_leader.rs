@@ -26,10 +26,11 @@ const BIN: Duration = Duration::from_millis(100);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-leader",
     title: "a load of 30 s and callers who can wait for one: deadlines of their own",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let patient = herd(settings.seed, false);
     let hasty = herd(settings.seed, true);
     let landed = |callers: &Callers<u64>| callers.got.iter().filter(|got| got.result.is_ok()).count() as u64;
@@ -59,6 +60,7 @@ fn run(settings: Settings) -> Report {
         span: LOAD,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

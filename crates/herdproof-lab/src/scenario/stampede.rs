@@ -47,10 +47,11 @@ const WAYS: [Way; 3] = [Way::CheckThenLoad, Way::Mutex, Way::Cache];
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "stampede",
     title: "a key is missing on ten nodes: everybody loads it, or one on each node does",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let seed = settings.seed;
     let nodes = WAYS.map(|way| herd(seed, way, NODES, false));
     let alone = WAYS.map(|way| herd(seed, way, 1, false));
@@ -118,6 +119,7 @@ fn run(settings: Settings) -> Report {
         span: nodes[0].quantile(100),
         checks,
         summary,
+        ..Report::default()
     }
 }
 

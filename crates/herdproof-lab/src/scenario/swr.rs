@@ -79,10 +79,11 @@ const SAMPLES: [(Sample, &str); 4] = [
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "swr",
     title: "autopsies: four ways to get stale-while-revalidate wrong, and an outage that shows them",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let seed = settings.seed;
     let samples = SAMPLES.map(|(sample, _)| Run::new(seed, RATE, END, true, |world| world.sample(sample)));
     // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
@@ -125,6 +126,7 @@ fn run(settings: Settings) -> Report {
         span: END,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -49,10 +49,11 @@ struct Outcome {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "throttle",
     title: "clients that ask an overloaded origin less, and how long they remember an outage",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let usual = Setting { most: 0.9, window: SECOND * 120 };
     let naive = herd(settings.seed, None);
     let uncapped = herd(settings.seed, Some(Setting { most: 1.0, ..usual }));
@@ -119,6 +120,7 @@ fn run(settings: Settings) -> Report {
         span: Duration::ZERO,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -42,10 +42,11 @@ enum Way {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "token-refresh",
     title: "tokens issued together are refreshed together, for days, or nowhere near each other",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let herd = |way| herd(settings.seed, way, HOURS);
     let together = herd(Way::Jitter(Duration::ZERO));
     let five = herd(Way::Jitter(MINUTE * 5));
@@ -81,6 +82,7 @@ fn run(settings: Settings) -> Report {
         span: SHOWN,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

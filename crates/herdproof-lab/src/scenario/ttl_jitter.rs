@@ -55,10 +55,11 @@ enum Where {
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "ttl-jitter",
     title: "jitter on the TTL: it parts a thousand caches or keys, and does nothing for one shared key",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let herd = |place, ttl, jitter| herd(settings.seed, N, place, ttl, jitter, 1);
     let servers = [false, true].map(|jitter| herd(Where::EachServer, TTL, jitter));
     let keys = [false, true].map(|jitter| herd(Where::ManyKeys, TTL, jitter));
@@ -125,6 +126,7 @@ fn run(settings: Settings) -> Report {
         span: TTL + LOAD * 2,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -102,10 +102,11 @@ const KNOWING: usize = 5;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "unseen-plants",
     title: "four laws on origins drawn at random, none of which a law was tuned on",
+    knobs: Vec::new,
     run,
 };
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let groups = (HELD_OUT.end - HELD_OUT.start) / EACH;
     let first = HELD_OUT.start + settings.seed % groups * EACH;
     let plants: Vec<Plant> = (first..first + EACH).map(Plant::draw).collect();
@@ -127,6 +128,7 @@ fn run(settings: Settings) -> Report {
         arms,
         span: WARM_UP + BEFORE + AFTER,
         summary,
+        ..Report::default()
     }
 }
 

@@ -43,10 +43,14 @@ const BIN: Duration = Duration::from_millis(100);
 const SHOWN: Duration = Duration::from_secs(20);
 const EULER: f64 = 0.577_215_664_9;
 
-pub(super) const SCENARIO: Scenario =
-    Scenario { name: "xfetch", title: "early refresh by dice: e^(1/beta) readers refresh, or one", run };
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "xfetch",
+    title: "early refresh by dice: e^(1/beta) readers refresh, or one",
+    knobs: Vec::new,
+    run,
+};
 
-fn run(settings: Settings) -> Report {
+fn run(settings: &Settings) -> Report {
     let statistics = Sim::new(0).env();
     let alone = BETAS.map(|beta| Refreshes::alone(&statistics, beta));
     let cached = BETAS.map(|beta| Refreshes::cached(settings.seed, beta));
@@ -101,6 +105,7 @@ fn run(settings: Settings) -> Report {
         span: SHOWN + LOAD,
         checks,
         summary,
+        ..Report::default()
     }
 }
 

@@ -76,6 +76,8 @@ pub(super) struct Connection {
     pub(super) all: Arc<Connections>,
     /// Whether its task is to end at once.
     over: AtomicBool,
+    /// Whether an answer is under way that ends where the connection does, so that an end in order would say that it is whole.
+    unended: AtomicBool,
     /// Its task, so that it can be told.
     waker: Mutex<Option<Waker>>,
 }
@@ -144,6 +146,7 @@ impl Connections {
             pulse: Pulse::default(),
             all: Arc::clone(self),
             over: AtomicBool::new(false),
+            unended: AtomicBool::new(false),
             waker: Mutex::new(None),
         });
         let watched = Watched { connection: Arc::clone(&connection), watch: Watch::new(env.coarse()) };
@@ -245,6 +248,15 @@ impl Connection {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
+    }
+
+    /// An answer that ends where the connection does has begun, or all of it is written.
+    pub(super) fn set_unended(&self, unended: bool) {
+        self.unended.store(unended, Release);
+    }
+
+    pub(super) fn is_unended(&self) -> bool {
+        self.unended.load(Acquire)
     }
 
     #[inline]

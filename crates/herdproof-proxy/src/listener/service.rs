@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, header::CONNECTION};
+use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -62,8 +62,9 @@ where
     #[inline]
     fn call(&self, request: Request<Incoming>) -> Answering<F> {
         let busy = Busy::begin(&self.connection);
+        let knows_chunks = request.version() >= Version::HTTP_11;
         let future = (self.serve)(request, Client(Arc::clone(&self.connection)));
-        Answering { future, busy: Some(busy) }
+        Answering { future, busy: Some(busy), knows_chunks }
     }
 }
 
@@ -92,12 +93,15 @@ pin_project! {
         future: F,
         // Handed on to the answer's body.
         busy: Option<Busy>,
+        // Whether the client can tell where a body ends whose length is not said.
+        knows_chunks: bool,
     }
 }
 
 impl<F, B> Future for Answering<F>
 where
     F: Future<Output = Response<B>>,
+    B: Body,
 {
     type Output = Result<Response<Guarded<B>>, Infallible>;
 
@@ -108,6 +112,10 @@ where
         let busy = this.busy.take();
         if busy.as_ref().is_some_and(|busy| busy.0.all.is_stopping()) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let (false, Some(busy)) = (*this.knows_chunks, &busy) {
+            let is_endless = !response.body().is_end_stream() && response.body().size_hint().exact().is_none();
+            busy.0.set_unended(is_endless);
         }
         Poll::Ready(Ok(response.map(|body| Guarded { body, _busy: busy })))
     }

@@ -72,7 +72,18 @@ impl AsyncWrite for Socket {
         Poll::Ready(Ok(()))
     }
 
+    /// Called when all is written, and only then: hyper lets go of a socket without it when an answer breaks off.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.set_unended(false);
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.connection.is_unended() {
+            // What is not whole must not look as if it were: the client gets an error instead of an end.
+            self.stream.set_zero_linger().ok();
+        }
     }
 }

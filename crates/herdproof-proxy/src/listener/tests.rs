@@ -8,6 +8,7 @@ use std::{
 };
 
 use http::{Method, StatusCode};
+use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -235,6 +236,59 @@ fn too_large_a_head_is_answered_with_its_own_status() {
     });
 }
 
+/// Half of a body whose length nobody is told; then whatever its path says.
+struct Half {
+    polls: u32,
+    path: String,
+}
+
+impl Half {
+    fn of(request: &Request<Incoming>) -> Response<Half> {
+        Response::new(Half { polls: 0, path: request.uri().path().to_owned() })
+    }
+}
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.polls += 1;
+        match (self.polls, &*self.path) {
+            (1, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"half"))))),
+            // So that what there is goes out.
+            (2, _) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            (_, "/breaks") => Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
+            (_, "/hangs") => Poll::Pending,
+            _ => Poll::Ready(None),
+        }
+    }
+}
+
+#[test]
+fn half_an_answer_is_not_taken_for_the_whole_by_a_client_that_knows_no_chunks() {
+    run(async |env| {
+        let server = bind(&ClientSettings::default()).serve(&env, |request, _| async move { Half::of(&request) });
+        let ask = async |path: &str, version: &str| {
+            let mut stream = connect(&server).await;
+            let head = format!("GET {path} HTTP/{version}\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut seen = Vec::new();
+            stream.read_to_end(&mut seen).await.map(|_| String::from_utf8(seen).unwrap())
+        };
+        for _ in 0..10 {
+            assert!(ask("/whole", "1.0").await.unwrap().ends_with("\r\n\r\nhalf"));
+            assert_eq!(ask("/breaks", "1.0").await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+            // Who knows them sees whether the last is there, and has all that came.
+            assert!(ask("/whole", "1.1").await.unwrap().ends_with("4\r\nhalf\r\n0\r\n\r\n"));
+            assert!(ask("/breaks", "1.1").await.unwrap().ends_with("4\r\nhalf\r\n"));
+        }
+    });
+}
+
 #[test]
 fn beyond_the_cap_clients_wait_in_line_and_nobody_is_refused() {
     run(async |env| {
@@ -422,6 +476,21 @@ mod stop {
             begun.acquire().await.unwrap().forget();
             assert_eq!(server.stop(10 * MS).await, Stopped { cut: 1 });
             assert_eq!(closed(&mut stream).await, "");
+        });
+    }
+
+    #[test]
+    fn nor_is_half_an_answer_that_a_stop_cuts_off() {
+        run(async |env| {
+            let server = bind(&ClientSettings::default()).serve(&env, |request, _| async move { Half::of(&request) });
+            let mut stream = connect(&server).await;
+            stream.write_all(b"GET /hangs HTTP/1.0\r\n\r\n").await.unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"half") {
+                assert!(stream.read_buf(&mut seen).await.unwrap() > 0);
+            }
+            assert_eq!(server.stop(10 * MS).await, Stopped { cut: 1 });
+            assert_eq!(stream.read_buf(&mut seen).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         });
     }
 

@@ -140,6 +140,34 @@ fn a_window_follows_the_fastest_reader_and_cuts_off_who_lags() {
 }
 
 #[test]
+fn a_window_never_cuts_off_the_one_reader_it_waits_for() {
+    for sizes in [&[9_900, 12_000][..], &[12_000, 100, 9_900], &[10]] {
+        let (log, writer) = log();
+        let mut reader = log.reader();
+        writer.slide(10_000);
+        let mut sizes = sizes.iter().cycle();
+        for _ in 0..1_000 {
+            if writer.poll_room(&mut Context::from_waker(Waker::noop())).is_ready() {
+                writer.push(chunk(1, *sizes.next().unwrap()));
+            } else {
+                assert!(matches!(next(&mut reader), Poll::Ready(Some(Ok(_)))));
+            }
+            assert!(log.state.lock().kept < 40_000);
+        }
+    }
+}
+
+#[test]
+fn a_window_that_becomes_narrow_gives_memory_back_whoever_lags() {
+    let (log, writer) = log();
+    let mut reader = log.reader();
+    (0..100).for_each(|_| writer.push(chunk(1, 10_000)));
+    writer.slide(10_000);
+    assert!(log.state.lock().kept < 10_000 + 10_064 + CHUNK);
+    assert_eq!(drain(&mut reader), (vec![], Poll::Ready(Some(Broken::TooSlow))));
+}
+
+#[test]
 fn a_writer_that_waits_for_readers_goes_on_when_the_last_has_left() {
     let (log, writer) = log();
     let reader = log.reader();

@@ -5,6 +5,7 @@
 //! the proxy from starting, as nobody wants to start services in order; requests are answered with 502 until it can.
 
 use std::{
+    future::Future,
     io,
     net::{IpAddr, SocketAddr},
     sync::{
@@ -44,27 +45,42 @@ struct Found {
 impl Names {
     /// The addresses of a host, kept up to date in the background if it is a name.
     pub(super) fn new(env: &Env, host: &str, port: u16, every: Duration) -> Names {
-        let names =
-            Names(Arc::new(Shared { found: RwLock::default(), news: Notify::new(), turn: AtomicUsize::new(0) }));
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            let names = Names::unknown();
             names.0.found.write().addresses = vec![SocketAddr::new(address, port)];
-        } else {
-            let weak = Arc::downgrade(&names.0);
-            let (env, host, rng) = (env.clone(), host.to_owned(), env.rng("origin/names"));
-            env.clone()
-                .spawn(async move {
-                    loop {
-                        let looked = tokio::net::lookup_host((host.as_str(), port)).await;
-                        let Some(shared) = weak.upgrade() else { return };
-                        let pause = pause(looked.is_ok(), every, &rng);
-                        shared.learn(looked.map(Iterator::collect));
-                        drop(shared);
-                        env.sleep(pause).await;
-                    }
-                })
-                .detach();
+            return names;
         }
+        let host: Arc<str> = host.into();
+        Names::looked_up(env, every, move || {
+            let host = Arc::clone(&host);
+            async move { tokio::net::lookup_host((&*host, port)).await.map(Iterator::collect) }
+        })
+    }
+
+    /// Whatever addresses a look-up finds, which is made again and again in the background.
+    pub(super) fn looked_up<F>(env: &Env, every: Duration, look_up: impl Fn() -> F + Send + 'static) -> Names
+    where
+        F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    {
+        let names = Names::unknown();
+        let weak = Arc::downgrade(&names.0);
+        let (world, rng) = (env.clone(), env.rng("origin/names"));
+        env.spawn(async move {
+            loop {
+                let looked = look_up().await;
+                let Some(shared) = weak.upgrade() else { return };
+                let pause = pause(looked.is_ok(), every, &rng);
+                shared.learn(looked);
+                drop(shared);
+                world.sleep(pause).await;
+            }
+        })
+        .detach();
         names
+    }
+
+    fn unknown() -> Names {
+        Names(Arc::new(Shared { found: RwLock::default(), news: Notify::new(), turn: AtomicUsize::new(0) }))
     }
 
     /// All addresses in the order to try them in: one after the other is the first, those that failed last.
@@ -133,6 +149,8 @@ fn pause(found: bool, every: Duration, rng: &Rng) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use herdproof::Sim;
+
     use super::*;
 
     fn address(last: u8) -> SocketAddr {
@@ -162,6 +180,37 @@ mod tests {
         assert!(names.0.found.read().failed.is_empty(), "and is tried anew after each");
         names.0.learn(Ok(Vec::new()));
         assert!(names.has(address(2)));
+    }
+
+    #[test]
+    fn a_name_is_looked_up_again_and_again_and_sooner_after_a_failure() {
+        let mut sim = Sim::new(1);
+        let (env, every) = (sim.env(), Duration::from_secs(30));
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&looks);
+        let names = Names::looked_up(&env, every, move || {
+            let look = counted.fetch_add(1, Relaxed);
+            async move {
+                match look {
+                    0 => Ok(vec![address(1)]),
+                    1..=10 => Err(io::Error::other("no answer")),
+                    _ => Ok(vec![address(2)]),
+                }
+            }
+        });
+        sim.run(env.sleep(every / 2));
+        assert!(names.has(address(1)) && looks.load(Relaxed) == 1);
+        // A pause and a quarter, and ten short ones.
+        sim.run(env.sleep(every * 2));
+        assert!(names.has(address(2)) && !names.has(address(1)));
+        let before = looks.load(Relaxed);
+        sim.run(env.sleep(every * 100));
+        assert!((80..=134).contains(&(looks.load(Relaxed) - before)), "{looks:?}");
+        drop(names);
+        sim.run(env.sleep(every * 2));
+        let last = looks.load(Relaxed);
+        sim.run(env.sleep(every * 2));
+        assert_eq!(looks.load(Relaxed), last, "nobody wants to know any more");
     }
 
     #[test]

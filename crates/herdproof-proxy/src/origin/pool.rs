@@ -166,6 +166,7 @@ pub(super) struct Lease {
 pub(super) struct PoolStats {
     pub(super) open: u32,
     pub(super) idle: u32,
+    pub(super) dialling: u32,
     pub(super) dialled: u64,
     pub(super) failed: u64,
 }
@@ -217,9 +218,16 @@ impl Pool {
         PoolStats {
             open: counts.open.load(Relaxed),
             idle: u32::try_from(idle.lock().len()).unwrap_or(u32::MAX),
+            dialling: counts.dialling.load(Relaxed),
             dialled: counts.dialled.load(Relaxed),
             failed: counts.failed.load(Relaxed),
         }
+    }
+
+    /// When those end that are idle.
+    #[cfg(test)]
+    pub(super) fn ends(&self) -> Vec<Tick> {
+        self.0.idle.lock().iter().map(|idle| idle.link.ends).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The way to the origin, against origins that speak bytes, on loopback.
 
 mod broken;
+mod connections;
 mod limits;
 mod names;
 mod whole;
@@ -35,8 +36,16 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Runs a test with sockets, for a while at most: what hangs is a failure, not a hang.
 fn run<F: Future>(test: impl FnOnce(Env) -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    run_on(tokio::runtime::Builder::new_multi_thread().worker_threads(2), test);
+}
+
+/// The same on one thread: what a test sees, no task is in the midst of changing.
+fn run_on_one_thread<F: Future>(test: impl FnOnce(Env) -> F) {
+    run_on(&mut tokio::runtime::Builder::new_current_thread(), test);
+}
+
+fn run_on<F: Future>(runtime: &mut tokio::runtime::Builder, test: impl FnOnce(Env) -> F) {
+    runtime.enable_all().build().unwrap().block_on(async {
         let env = Env::system();
         let deadline = env.now() + Duration::from_secs(30);
         by(&env, Some(deadline), test(env.clone())).await.expect("the test hangs");

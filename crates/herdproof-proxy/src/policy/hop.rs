@@ -105,10 +105,11 @@ pub fn names_more(headers: &HeaderMap) -> bool {
 }
 
 /// Makes the head of a response one to keep: what is about the connection goes, `Age` goes because [`Life`](super::Life) has it,
-/// and the date it came is its `Date` if it has none. After [`judge`](super::judge).
+/// the length goes because the body has it, and the date it came is its `Date` if it has none. After [`judge`](super::judge).
 pub fn keep(headers: &mut HeaderMap, wall: SystemTime) {
     strip(headers);
     headers.remove(header::AGE);
+    headers.remove(header::CONTENT_LENGTH);
     super::condition::date(headers, wall);
 }
 
@@ -126,12 +127,36 @@ pub fn is_framed_twice(headers: &HeaderMap) -> bool {
 pub struct Forwarder<'a> {
     /// The client.
     pub client: IpAddr,
-    /// How it reached us.
+    /// How it reached us, or a proxy in front that we trust.
     pub scheme: Scheme,
     /// Whom it asked for.
     pub authority: &'a str,
     /// What this proxy calls itself: a token, another one for each proxy that a request may go through in turn.
     pub name: &'a str,
+}
+
+/// How a client reached a proxy in front, as that says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fronted<'a> {
+    /// Over what.
+    pub scheme: Option<Scheme>,
+    /// Whom it asked for.
+    pub host: Option<&'a str>,
+}
+
+/// What a proxy in front says of its client. Only for one that is trusted to say it itself: others hand on what they were told.
+pub fn fronted(headers: &HeaderMap) -> Fronted<'_> {
+    let scheme = only(headers, &X_FORWARDED_PROTO).and_then(|word| {
+        [Scheme::Http, Scheme::Https].into_iter().find(|scheme| word.eq_ignore_ascii_case(scheme.as_str()))
+    });
+    Fronted { scheme, host: only(headers, &X_FORWARDED_HOST) }
+}
+
+/// The one word of a field. Of several, nobody knows which is whose.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut lines = headers.get_all(name).into_iter();
+    let word = lines.next()?.to_str().ok()?.trim_ascii();
+    (lines.next().is_none() && !word.contains(',')).then_some(word)
 }
 
 /// Says to the origin who asks, and takes away what others may have said about that. After [`strip`].
@@ -254,9 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_date_and_no_age() {
+    fn what_is_kept_has_a_date_and_no_age_or_length() {
         let wall = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
-        let mut message = headers(&[("age", "5"), ("connection", "a"), ("a", "1"), ("b", "2")]);
+        let mut message =
+            headers(&[("age", "5"), ("content-length", "7"), ("connection", "a"), ("a", "1"), ("b", "2")]);
         keep(&mut message, wall);
         assert_eq!(message, headers(&[("b", "2"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
         let dated = headers(&[("date", "Sun, 06 Nov 1994 08:49:00 GMT")]);
@@ -305,6 +331,22 @@ mod tests {
         assert_eq!(request["x-forwarded-host"], "a.example");
         assert_eq!(request["x-forwarded-proto"], "https");
         assert_eq!(request["x-real-ip"], "10.0.0.7");
+    }
+
+    #[test]
+    fn of_what_a_proxy_in_front_says_only_one_plain_word_counts() {
+        let said = |fields: &[(&str, &str)]| {
+            let headers = headers(fields);
+            let Fronted { scheme, host } = fronted(&headers);
+            (scheme, host.map(str::to_owned))
+        };
+        let [proto, host] = ["x-forwarded-proto", "x-forwarded-host"];
+        assert_eq!(said(&[]), (None, None));
+        assert_eq!(said(&[(proto, "HTTPS"), (host, "a:8443")]), (Some(Scheme::Https), Some("a:8443".into())));
+        assert_eq!(said(&[(proto, "http")]), (Some(Scheme::Http), None));
+        assert_eq!(said(&[(proto, "https, http"), (host, "a, b")]), (None, None));
+        assert_eq!(said(&[(proto, "https"), (proto, "https"), (host, "a"), (host, "b")]), (None, None));
+        assert_eq!(said(&[(proto, "wss")]), (None, None));
     }
 
     #[test]

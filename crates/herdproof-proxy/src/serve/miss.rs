@@ -55,19 +55,21 @@ impl Core {
             if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
                 return visit.stale(object, "origin-failed", now);
             }
+            if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
+                return visit.stale(object, "origin-slow", now);
+            }
             let alone = usage == Some(Use::Alone)
                 || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
             if let Some(why) = self.passes(visit, &found, alone) {
                 return self.pass(visit, why).await;
             }
             let kind = if alone { Kind::Alone } else { Kind::Miss };
-            let job = visit.job(self, &found, prior, kind);
             let until = match &spare {
                 Some(object) => now + patience(object),
                 None => visit.arrived + self.settings.wait,
             };
             let waiting = self.metrics.wait();
-            let flown = self.fly(job).by(until).await;
+            let flown = self.fly(visit, &found, prior, kind).by(until).await;
             drop(waiting);
             match flown {
                 Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
@@ -138,9 +140,6 @@ impl Core {
 
     /// Why a request that could be shared goes by itself, if it does.
     fn passes(&self, visit: &Visit<'_>, found: &Found, alone: bool) -> Option<&'static str> {
-        if found.is_one_too_many {
-            return Some("variants");
-        }
         if self.afloat.is_full() {
             return Some("memory");
         }
@@ -181,10 +180,9 @@ impl Core {
     /// No answer in time.
     fn gave_up(&self, visit: &Visit<'_>, spare: Option<&Arc<Object>>, error: &FlightError<Infallible>) -> Served {
         if let Some(object) = spare {
-            // Those who come next need not wait to see it; if the origin answers after all, what it says takes this one's place.
-            let now = self.env.now();
-            object.rest(now + self.settings.origin.head_timeout);
-            return visit.stale(object, "origin-slow", now);
+            // If the origin answers after all, what it says takes this one's place; if it fails, somebody asks again.
+            object.slow();
+            return visit.stale(object, "origin-slow", self.env.now());
         }
         let (status, detail) = match error {
             FlightError::Deadline => (StatusCode::SERVICE_UNAVAILABLE, "waited-too-long"),

@@ -12,7 +12,7 @@ use crate::{
     cache_status::{CACHE_STATUS, cache_status},
     deliver::{self, deliver},
     fill::{Job, Kind},
-    key::{KeyRef, Scheme},
+    key::KeyRef,
     learn::Template,
     listener::Client,
     object::Object,
@@ -33,6 +33,8 @@ pub(super) struct Visit<'a> {
     pub(super) route: RouteId,
     pub(super) client: &'a Client,
     pub(super) arrived: Tick,
+    /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
+    pub(super) host: Option<&'a str>,
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
@@ -81,7 +83,8 @@ impl Visit<'_> {
     pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
         let mut response = response.map(Body::passed);
-        response.headers_mut().insert(CACHE_STATUS, cache);
+        // After what caches behind us have said (RFC 9211 2).
+        response.headers_mut().append(CACHE_STATUS, cache);
         if self.class.is_head() {
             response = deliver::head_only(response);
         }
@@ -131,7 +134,9 @@ impl Visit<'_> {
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
         let client = self.client.address().ip();
-        hop::forward(&mut headers, &Forwarder { client, scheme: Scheme::Http, authority, name: &core.name });
+        let asked_for = self.host.unwrap_or(authority);
+        let (scheme, name) = (self.key.scheme(), &*core.name);
+        hop::forward(&mut headers, &Forwarder { client, scheme, authority: asked_for, name });
         if let Ok(authority) = HeaderValue::from_str(authority) {
             headers.insert(header::HOST, authority);
         }

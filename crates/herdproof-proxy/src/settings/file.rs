@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, LogFormat, LogTo, OriginSettings, Route, Settings, parse_size, parse_time, show_time,
+    BadSettings, ClientSettings, LogFormat, LogTo, Network, NotANetwork, OriginSettings, Route, Settings, parse_size,
+    parse_time, show_time,
 };
 use crate::policy::{self, Cookies};
 
@@ -19,6 +20,7 @@ struct File {
     listen: Option<Address>,
     admin: Option<MaybeAddress>,
     admin_anywhere: Option<bool>,
+    trusted_proxies: Option<Vec<Range>>,
     drain: Option<Time<0, DAY>>,
     warm_up: Option<Time<0, DAY>>,
     origin: Option<Origin>,
@@ -151,6 +153,10 @@ impl File {
         set(&mut settings.listen, self.listen.map(|address| address.0));
         set(&mut settings.admin, self.admin.map(|address| address.0));
         set(&mut settings.admin_anywhere, self.admin_anywhere);
+        set(
+            &mut settings.trusted_proxies,
+            self.trusted_proxies.map(|all| all.into_iter().map(|Range(one)| one).collect::<Vec<_>>()),
+        );
         set(&mut settings.drain, self.drain);
         set(&mut settings.warm_up, self.warm_up);
         if let Some(origin) = self.origin {
@@ -313,6 +319,9 @@ struct Size(u64);
 
 struct Address(SocketAddr);
 
+/// A range of addresses.
+struct Range(Network);
+
 /// An address, or `"off"`.
 struct MaybeAddress(Option<SocketAddr>);
 
@@ -413,6 +422,14 @@ impl<'de> Deserialize<'de> for Size {
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| address(text).map(Address)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Range {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("a range of addresses such as \"10.0.0.0/8\"", |text: &str| {
+            text.parse().map(Range).map_err(|error: NotANetwork| error.to_string())
+        }))
     }
 }
 

@@ -7,6 +7,7 @@ const ALL: &str = r#"
 listen = "0.0.0.0:80"
 admin = "off"
 admin_anywhere = true
+trusted_proxies = ["10.0.0.0/8", "::1"]
 drain = "5s"
 warm_up = "1m"
 
@@ -73,6 +74,7 @@ fn everything_that_can_be_said_is_heard() {
         listen: ([0; 4], 80).into(),
         admin: None,
         admin_anywhere: true,
+        trusted_proxies: ["10.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec(),
         origin: OriginSettings {
             url: "http://origin:3000".into(),
             limit: 64,
@@ -161,6 +163,9 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "lisen = \"127.0.0.1:80\"",
         "listen = \"localhost\"",
         "listen = 8080",
+        "trusted_proxies = \"10.0.0.0/8\"",
+        "trusted_proxies = [\n\"10.0.0.0/8\",\n\"10.0.0.0/33\",\n]",
+        "trusted_proxies = [\"10.0.0.1/8\"]",
         "[origin]\nurl = \"http://a\"\nretries = 3",
         "[origin]\n# a comment\nlimits = 64",
         "[origin]\nlimit = 0",

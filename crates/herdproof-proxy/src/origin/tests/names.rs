@@ -58,3 +58,32 @@ fn a_name_that_is_not_found_does_not_keep_the_proxy_from_starting() {
         assert_eq!((origin.stats().requests, origin.stats().unreachable), (0, 1));
     });
 }
+
+#[test]
+fn a_name_that_leads_elsewhere_by_now_is_followed_there() {
+    run(|env| async move {
+        let [one, other] = [Raw::says(&env, HELLO).await, Raw::says(&env, HELLO).await];
+        let told = Arc::new(Mutex::new(one.address));
+        let looks = Arc::new(AtomicU32::new(0));
+        let (tells, counts) = (Arc::clone(&told), Arc::clone(&looks));
+        let names = Names::looked_up(&env, MS, move || {
+            counts.fetch_add(1, SeqCst);
+            let address = *tells.lock();
+            async move { Ok(vec![address]) }
+        });
+        let origin = Origin::at(&env, &one.settings(), names);
+        for _ in 0..3 {
+            text(origin.get("/").await.unwrap()).await.unwrap();
+        }
+        assert_eq!((one.connections(), other.connections()), (1, 0));
+        *told.lock() = other.address;
+        // When the second look-up from now on begins, the first is known.
+        let seen = looks.load(SeqCst);
+        until(|| looks.load(SeqCst) >= seen + 2).await;
+        for _ in 0..3 {
+            text(origin.get("/").await.unwrap()).await.unwrap();
+        }
+        assert_eq!((one.connections(), other.connections()), (1, 1), "not even over what is open");
+        until(|| origin.stats().connections == 1).await;
+    });
+}

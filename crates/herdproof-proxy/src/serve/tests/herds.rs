@@ -1,13 +1,13 @@
 //! Every row of the table that peers were measured by: how many requests a herd becomes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWriteExt;
 
 use super::world::{Gate, Step, answer, bytes, fresh, get, head, run, run_with, with};
 use crate::{
-    fill::{Job, Kind, Landed},
+    fill::{Job, Kind, Landed, fill},
     key::Scheme,
     origin::Outgoing,
     policy::classify,
@@ -71,7 +71,9 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
                     template: core.learned.template("a", path, false),
                     kind: Kind::Miss,
                 };
-                let landed = core.fly(job).await.unwrap().value;
+                let place = job.place.key().clone();
+                let flight = core.flights.run_landing(place, |landing| fill(Arc::clone(core), job, landing));
+                let landed = flight.await.unwrap().value;
                 assert_eq!(matches!(landed, Landed::Failed(_)), path == "/fails", "{landed:?}");
                 assert_eq!(world.origin.requests(), asked, "{path}");
             }

@@ -6,6 +6,34 @@ use super::world::{Gate, Step, answer, bytes, fresh, get, head, request, run, wi
 
 const MODIFIED: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
 
+/// A cache behind says what it did; so do we, after it (RFC 9211 2).
+#[test]
+fn what_caches_behind_say_is_kept_and_ours_is_the_last() {
+    run(
+        |asked| {
+            let control = if asked.target == "/private" { "private" } else { "max-age=60" };
+            let headers = format!(
+                "cache-control: {control}\netag: \"1\"\ncache-status: inner; hit\ncache-status: outer; fwd=miss"
+            );
+            vec![answer(200, &headers, "1")]
+        },
+        async |world| {
+            let condition = &[("if-none-match", "\"1\"")][..];
+            for (path, fields, ours) in [
+                ("/", &[][..], "herdproof; fwd=miss; fwd-status=200; stored"),
+                ("/", &[], "herdproof; hit"),
+                ("/", condition, "herdproof; hit"),
+                ("/private", &[], "herdproof; fwd=bypass; fwd-status=200; detail=private"),
+            ] {
+                let reply = world.ask(with(path, fields)).await;
+                world.settled().await;
+                let said: Vec<_> = reply.headers.get_all("cache-status").iter().collect();
+                assert_eq!(said, ["inner; hit", "outer; fwd=miss", ours], "{path} {fields:?}");
+            }
+        },
+    );
+}
+
 #[test]
 fn heads_parts_and_conditions_are_answered_from_one_fill() {
     run(

@@ -139,6 +139,43 @@ fn credentials_that_wait_with_others_have_only_what_is_for_all() {
     );
 }
 
+/// 1. What is kept is for all, and has to be asked about: credentials join who asks.
+/// 2. The answer varies, and is another's variant.
+/// 3. By the time those who waited look again, somebody's answer lies where theirs would.
+#[test]
+fn credentials_that_waited_for_another_variant_have_only_what_is_for_all() {
+    for (control, shared) in [("max-age=600", false), ("public, max-age=600", true)] {
+        let [lead, late] = [Gate::new(), Gate::new()];
+        let hold = lead.clone();
+        run(
+            move |asked| match asked.number {
+                1 => vec![answer(200, "cache-control: public, max-age=60\nage: 65\netag: \"1\"", "1")],
+                number => {
+                    let body = format!("{} for {}", asked.header("accept-language"), asked.header("authorization"));
+                    let answer = answer(200, &format!("cache-control: {control}\nvary: accept-language"), &body);
+                    if number == 2 { vec![Step::Hold(hold.clone()), answer] } else { vec![answer] }
+                }
+            },
+            async |world| {
+                world.ask(get("/")).await.is(200, "1");
+                world.settled().await;
+                let leader = world.herd(1, |_| with("/", &[("accept-language", "de")]));
+                world.origin.asked(2).await;
+                let door = world.late(&late);
+                let ann = world.ask_at(&door, with("/", &[("accept-language", "en"), ("authorization", "ann")]));
+                world.aboard(3).await;
+                lead.open();
+                leader.replies().await[0].is(200, "de for ");
+                world.ask(with("/", &[("accept-language", "en")])).await.is(200, "en for ");
+                world.settled().await;
+                late.open();
+                ann.await.unwrap().is(200, if shared { "en for " } else { "en for ann" });
+                assert_eq!(world.origin.requests(), if shared { 3 } else { 4 });
+            },
+        );
+    }
+}
+
 #[test]
 fn a_leaders_condition_or_range_shapes_nobody_elses_answer() {
     let leaders: [&[(&str, &str)]; 6] = [

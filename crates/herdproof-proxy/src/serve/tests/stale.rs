@@ -149,6 +149,41 @@ fn a_hung_origin_is_waited_for_once_and_then_not_by_everybody() {
     );
 }
 
+/// One slow answer that comes to nothing is no reason to serve what is old for as long as an answer may take.
+#[test]
+fn an_origin_that_was_slow_and_then_failed_is_asked_again() {
+    for control in ["stale-if-error=60", "stale-while-revalidate=60"] {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        run_with(
+            |settings| settings.failed = Duration::from_nanos(1)..Duration::from_nanos(2),
+            move |asked| match asked.number {
+                1 => vec![old(control, "", "1")],
+                2 => vec![Step::Hold(hold.clone()), answer(500, "", "broken")],
+                _ => vec![fresh("3")],
+            },
+            async |world| {
+                keep(world).await;
+                // Who insists waits, even where others need not.
+                let insists = || with("/", &[("cache-control", "no-cache")]);
+                for _ in 0..2 {
+                    let reply = world.ask(insists()).await;
+                    reply.is(200, "1");
+                    assert!(reply.cache().ends_with("detail=origin-slow"), "{}", reply.cache());
+                }
+                gate.open();
+                world.settled().await;
+                // One is enough to begin another; where what is old may be served meanwhile, that is when it comes.
+                world.ask(get("/")).await;
+                world.origin.asked(3).await;
+                world.settled().await;
+                world.ask(get("/")).await.is(200, "3");
+                assert_eq!(world.origin.requests(), 3);
+            },
+        );
+    }
+}
+
 #[test]
 fn what_must_be_asked_about_is_never_served_stale() {
     for control in [

@@ -1,13 +1,14 @@
 //! An origin that follows a script, a proxy before it, and clients.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -24,7 +25,7 @@ use tokio::{
     sync::{Semaphore, watch},
 };
 
-use crate::{Listener, Proxy, Server, Settings};
+use crate::{Listener, Proxy, Server, Settings, settings::ClientSettings};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -185,6 +186,28 @@ impl World {
             self.env.spawn(async move { begin(env, address, request).await.rest().await })
         };
         Herd((0..size).map(ask).collect())
+    }
+
+    /// Another door to the proxy: whoever comes through it asks at once, and hears of nothing before the gate is open.
+    pub(super) fn late(&self, gate: &Gate) -> Server {
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &ClientSettings::default()).unwrap();
+        let (proxy, gate) = (self.proxy.clone(), gate.clone());
+        listener.serve(&self.env, move |request, client| {
+            let (proxy, gate) = (proxy.clone(), gate.clone());
+            async move {
+                let mut answer = Box::pin(async move { proxy.serve(request, &client).await });
+                let begun = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
+                assert!(begun.is_pending(), "it has its answer at once");
+                gate.pass().await;
+                answer.await
+            }
+        })
+    }
+
+    /// The answer to a request that comes through that door, as a task.
+    pub(super) fn ask_at(&self, door: &Server, request: Request<Full<Bytes>>) -> Task<Reply> {
+        let (env, address) = (self.env.clone(), door.address());
+        self.env.spawn(async move { begin(env, address, request).await.rest().await })
     }
 
     /// A connection for bytes of the test's own making.
@@ -469,9 +492,9 @@ async fn unless_closed(stream: &TcpStream, future: impl Future<Output = ()>) -> 
             std::future::pending::<()>().await;
         }
     });
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         if future.as_mut().poll(cx).is_ready() {
-            return std::task::Poll::Ready(Some(()));
+            return Poll::Ready(Some(()));
         }
         left.as_mut().poll(cx).map(|()| None)
     })

@@ -1,0 +1,268 @@
+//! The report as one page that needs nothing else: no server, no network, no script.
+
+use std::{
+    fmt::{self, Write},
+    time::Duration,
+};
+
+use herdproof_proxy::settings::show_time;
+
+use super::{Arm, Report, millis};
+
+/// How many bars a picture has at most.
+const BARS: usize = 240;
+/// A picture's size, in the units of the drawing.
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 120.0;
+/// What is left of the bars, for the numbers of the axis, and above them, for the marks.
+const LEFT: f64 = 64.0;
+const ABOVE: f64 = 18.0;
+const BELOW: f64 = 22.0;
+/// How many words there are on an axis, about.
+const TICKS: f64 = 8.0;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--paper:#fff;--ink:#1c1e21;--soft:#667;--line:#dcdfe4;--bar:#2f6fdb;--mark:#c2410c;\
+--good:#18794e;--bad:#c62a2f}\
+@media(prefers-color-scheme:dark){:root{--paper:#15171b;--ink:#e6e8eb;--soft:#98a0ab;--line:#33373f;--bar:#6ba1ff;\
+--mark:#ff9d5c;--good:#4cc38a;--bad:#ff8b8b}}\
+body{margin:0 auto;max-width:62rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,sans-serif}\
+h1{margin:0;font-size:1.6rem}h2{margin:2.2rem 0 .6rem;font-size:1.15rem}h3{margin:1.4rem 0 .2rem;font-size:1rem}\
+p{margin:.4rem 0}.soft{color:var(--soft)}.summary{font-size:1.1rem;border-left:4px solid var(--bar);padding-left:.8rem}\
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
+th:first-child,td:first-child{text-align:left}th.words,td.words{text-align:left;white-space:normal}\
+svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}\
+svg .bar{fill:var(--bar)}svg .axis{stroke:var(--line)}svg .mark{stroke:var(--mark);stroke-dasharray:3 3}\
+svg text.mark{fill:var(--mark);stroke:none}.good{color:var(--good)}.bad{color:var(--bad)}\
+code{font:.9em ui-monospace,monospace}";
+
+/// A report that prints itself as a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a>(pub(super) &'a Report);
+
+impl fmt::Display for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        let name = Plain(report.scenario);
+        write!(
+            f,
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <title>{name}: herdproof lab</title><style>{STYLE}</style></head><body>\n\
+             <h1>{name}</h1>\n<p class=\"soft\">herdproof lab, in virtual time with the real library</p>\n\
+             <p class=\"summary\">{}</p>\n",
+            Plain(&report.summary)
+        )?;
+        self.arms(f)?;
+        self.pictures(f)?;
+        self.checks(f)?;
+        self.parameters(f)?;
+        write!(
+            f,
+            "<h2>Again</h2>\n<p><code>{}</code> gives the same bytes on every machine.</p>\n</body></html>\n",
+            Plain(&report.replay())
+        )
+    }
+}
+
+impl Page<'_> {
+    fn arms(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<h2>Arms</h2>\n<div class=\"wide\"><table><thead><tr><th>arm</th>")?;
+        for figure in self.0.arms.first().iter().flat_map(|arm| &arm.figures) {
+            write!(f, "<th>{}</th>", Plain(figure.title))?;
+        }
+        f.write_str("<th>calls over time</th></tr></thead><tbody>\n")?;
+        for arm in &self.0.arms {
+            write!(f, "<tr><td>{}</td>", Plain(arm.name))?;
+            for figure in &arm.figures {
+                write!(f, "<td>{}</td>", figure.value)?;
+            }
+            writeln!(f, "<td>{}</td></tr>", Plain(arm.shape.as_str()))?;
+        }
+        f.write_str("</tbody></table></div>\n")
+    }
+
+    fn pictures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.end().max(Duration::from_nanos(1));
+        let bars = BARS.min(self.0.arms.iter().map(|arm| arm.timeline.bins(end)).max().unwrap_or(1)).max(1);
+        let columns: Vec<Vec<u64>> = self.0.arms.iter().map(|arm| arm.timeline.columns(end, bars)).collect();
+        let top = columns.iter().flatten().copied().max().unwrap_or(1).max(1);
+        writeln!(
+            f,
+            "<h2>Calls at the origin over time</h2>\n<p class=\"soft\">All on one scale; a bar is {:.1} ms.</p>",
+            millis(end) / bars as f64
+        )?;
+        for (arm, columns) in self.0.arms.iter().zip(&columns) {
+            writeln!(f, "<h3>{}</h3>\n{}", Plain(arm.name), self.picture(arm, columns, top, end))?;
+        }
+        Ok(())
+    }
+
+    fn picture(&self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
+        let (right, floor) = (WIDTH - 8.0, ABOVE + HEIGHT);
+        let bar = (right - LEFT) / columns.len() as f64;
+        let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
+        let mut svg = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}: {}\">",
+            floor + BELOW,
+            Plain(arm.name),
+            Plain(arm.shape.as_str())
+        );
+        // Strings take everything.
+        let _ = write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>");
+        let _ = write!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{top}</text>", LEFT - 6.0, ABOVE + 10.0);
+        let _ = write!(svg, "<text x=\"{}\" y=\"{floor}\" text-anchor=\"end\">0</text>", LEFT - 6.0);
+        for (at, count) in columns.iter().enumerate().filter(|(_, count)| **count > 0) {
+            // Any count at all shows.
+            let height = (HEIGHT * *count as f64 / top as f64).max(1.0);
+            let from = LEFT + bar * at as f64;
+            let began = millis(end) / columns.len() as f64 * at as f64;
+            let _ = write!(
+                svg,
+                "<rect class=\"bar\" x=\"{from:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\">\
+                 <title>{count} from {began:.1} ms</title></rect>",
+                floor - height,
+                (bar - 0.5).max(0.5),
+            );
+        }
+        for tick in ticks(end) {
+            let at = x(tick);
+            let _ = write!(
+                svg,
+                "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\
+                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                floor + 4.0,
+                floor + 16.0,
+                if tick.is_zero() { "0".to_owned() } else { show_time(tick) },
+            );
+        }
+        for mark in &self.0.marks {
+            let at = x(mark.at);
+            let _ = write!(
+                svg,
+                "<line class=\"mark\" x1=\"{at:.1}\" y1=\"{ABOVE}\" x2=\"{at:.1}\" y2=\"{floor}\"/>\
+                 <text class=\"mark\" x=\"{at:.1}\" y=\"{}\">{}</text>",
+                ABOVE - 5.0,
+                Plain(mark.what),
+            );
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+
+    fn checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<h2>Checks</h2>\n")?;
+        if self.0.is_changed() {
+            f.write_str("<p>They are about other parameters than these: what does not hold has not failed.</p>\n")?;
+        }
+        f.write_str(
+            "<div class=\"wide\"><table><thead><tr><th>claim</th><th>by</th><th class=\"words\">expected</th><th class=\"words\">got</th><th></th></tr></thead><tbody>\n",
+        )?;
+        for check in &self.0.checks {
+            let (class, word) = match (check.passed, self.0.is_changed()) {
+                (true, _) => ("good", "holds"),
+                (false, true) => ("soft", "does not hold"),
+                (false, false) => ("bad", "failed"),
+            };
+            writeln!(
+                f,
+                "<tr><td class=\"words\">{}</td><td>{}</td><td class=\"words\">{}</td><td class=\"words\">{}</td>\
+                 <td class=\"{class}\">{word}</td></tr>",
+                Plain(&check.what),
+                Plain(check.source.as_str()),
+                Plain(&check.expected),
+                Plain(&check.got),
+            )?;
+        }
+        f.write_str("</tbody></table></div>\n")
+    }
+
+    fn parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<h2>Parameters</h2>\n<div class=\"wide\"><table><tbody>\n")?;
+        for parameter in &self.0.parameters {
+            writeln!(
+                f,
+                "<tr><td>{}</td><td class=\"words\">{}</td></tr>",
+                Plain(parameter.name),
+                Plain(&parameter.value)
+            )?;
+        }
+        writeln!(f, "<tr><td>seed</td><td class=\"words\">{}</td></tr>\n</tbody></table></div>", self.0.seed)
+    }
+}
+
+/// Round times from zero on, up to the end.
+fn ticks(end: Duration) -> Vec<Duration> {
+    const ROUND: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
+    const ROUNDER: [u64; 10] =
+        [20_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 21_600_000, 86_400_000];
+    let wanted = millis(end) / TICKS;
+    let step = ROUND.into_iter().chain(ROUNDER).find(|step| *step as f64 >= wanted).unwrap_or(7 * 86_400_000);
+    let step = Duration::from_millis(step);
+    let mut ticks: Vec<Duration> = vec![Duration::ZERO];
+    while let Some(last) = ticks.last().filter(|last| **last + step <= end && ticks.len() < 100) {
+        ticks.push(*last + step);
+    }
+    ticks
+}
+
+/// Text that cannot be taken for markup.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '&' => f.write_str("&amp;")?,
+                '"' => f.write_str("&quot;")?,
+                _ => f.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Settings, all,
+        report::{Check, Source},
+    };
+
+    #[test]
+    fn what_was_measured_is_text_and_not_markup() {
+        let checks = vec![Check::equal(Source::Article, "<script>", &1, &1)];
+        let page = Report { checks, summary: "a < b && \"c\"".into(), ..Report::default() }.page().to_string();
+        assert!(page.contains("&lt;script&gt;") && page.contains("a &lt; b &amp;&amp; &quot;c&quot;"), "{page}");
+    }
+
+    #[test]
+    fn every_scenario_makes_a_page_that_asks_nobody_for_anything() {
+        for scenario in all().iter().filter(|scenario| ["retry-wall", "hot-key", "cron"].contains(&scenario.name)) {
+            let report = scenario.run(&Settings::new(42));
+            let page = report.page().to_string();
+            assert!(
+                !page.contains("http:") && !page.contains("https:") && !page.contains("<script"),
+                "{}",
+                scenario.name
+            );
+            assert_eq!(page.matches("<svg").count(), report.arms.len());
+            assert!(page.matches("class=\"bar\"").count() > 0 && page.contains("--seed 42"), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn times_on_an_axis_are_round_and_few() {
+        let words = |ms| ticks(Duration::from_millis(ms)).into_iter().map(show_time).collect::<Vec<_>>().join(" ");
+        assert_eq!(words(310), "0s 50ms 100ms 150ms 200ms 250ms 300ms");
+        assert_eq!(words(600_000), "0s 2m 4m 6m 8m 10m");
+        for ms in [0, 1, 7, 999, 86_400_000 * 400] {
+            assert!((1..=100).contains(&ticks(Duration::from_millis(ms)).len()), "{ms}");
+        }
+    }
+}

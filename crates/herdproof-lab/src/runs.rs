@@ -1,0 +1,196 @@
+//! Many runs of one scenario: what one seed shows may be luck.
+//!
+//! Every run is a scenario on a seed of its own; all arms of one run have the same seed, so arms are compared in pairs. Runs are
+//! spread over the processors, each whole on one thread, and their order is that of their seeds whoever was first.
+
+use std::{
+    panic::resume_unwind,
+    sync::atomic::{
+        AtomicBool, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    thread,
+};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::{
+    knob::Settings,
+    report::{Report, Source},
+    scenario::Scenario,
+};
+
+/// Follows many runs, and may end them early. Shared with who runs them.
+#[derive(Debug, Default)]
+pub struct Watch {
+    done: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+/// What several runs of one scenario gave, in the order of their seeds.
+#[derive(Clone, Debug)]
+pub struct Runs(Vec<Report>);
+
+/// A figure over several runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Half of the runs gave no more.
+    pub median: f64,
+    /// Where the median lies with 95 % confidence, from here.
+    pub low: f64,
+    /// To here.
+    pub high: f64,
+}
+
+/// A claim over several runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Held {
+    /// What is claimed.
+    pub what: String,
+    /// Who claims it.
+    pub source: Source,
+    /// In how many runs it held.
+    pub held: usize,
+    /// Of so many.
+    pub runs: usize,
+}
+
+impl Watch {
+    /// How many runs are done.
+    pub fn done(&self) -> usize {
+        self.done.load(Relaxed)
+    }
+
+    /// No more runs are begun.
+    pub fn stop(&self) {
+        self.stopped.store(true, Release);
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Acquire)
+    }
+
+    /// What each of the items comes to, on all processors; those that were not begun when it was stopped are missing.
+    pub(crate) fn each<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
+        let next = AtomicUsize::new(0);
+        let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+        let worker = || {
+            while !self.is_stopped() {
+                let at = next.fetch_add(1, Relaxed);
+                let Some((item, result)) = items.get(at).zip(results.get(at)) else { break };
+                *result.lock() = Some(work(item));
+                self.done.fetch_add(1, Relaxed);
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+            for worker in workers {
+                worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+            }
+        });
+        results.into_iter().map(Mutex::into_inner).collect()
+    }
+}
+
+impl Runs {
+    /// Runs a scenario so often, on this seed and those that follow. Those that were begun before the watch was stopped.
+    pub fn of(scenario: &Scenario, settings: &Settings, runs: usize, watch: &Watch) -> Runs {
+        let seeds: Vec<u64> = (0..runs as u64).map(|next| settings.seed.wrapping_add(next)).collect();
+        Runs(watch.each(&seeds, |seed| scenario.run(&settings.with_seed(*seed))).into_iter().flatten().collect())
+    }
+
+    /// Each run's report.
+    pub fn reports(&self) -> &[Report] {
+        &self.0
+    }
+
+    /// A figure of an arm over all runs.
+    pub fn spread(&self, arm: &str, key: &str) -> Option<Spread> {
+        let of = |report: &Report| report.arms.iter().find(|one| one.name == arm)?.figure(key);
+        Spread::of(self.0.iter().filter_map(of).collect())
+    }
+
+    /// Each claim, and in how many runs it held.
+    pub fn held(&self) -> Vec<Held> {
+        let Some(first) = self.0.first() else { return Vec::new() };
+        let holds =
+            |at: usize| self.0.iter().filter(move |report| report.checks.get(at).is_some_and(|check| check.passed));
+        first
+            .checks
+            .iter()
+            .enumerate()
+            .map(|(at, check)| Held {
+                what: check.what.clone(),
+                source: check.source,
+                held: holds(at).count(),
+                runs: self.0.len(),
+            })
+            .collect()
+    }
+}
+
+impl Spread {
+    /// Of these values, in any order.
+    ///
+    /// The interval is between two of the values themselves, whatever their distribution: how many of them are below the median is
+    /// a matter of coin tosses. Below six runs no two values are far enough apart, and it is all of them.
+    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
+        values.sort_unstable_by(f64::total_cmp);
+        let n = values.len();
+        let middle = (values.get(n.checked_sub(1)? / 2)? + values.get(n / 2)?) / 2.0;
+        // Half of 5 % is the chance that no more than so many tosses of n are heads.
+        let (mut below, mut chance, mut rank) = (0.0, 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0);
+        while below + chance <= 0.025 && rank < n / 2 {
+            below += chance;
+            rank += 1;
+            chance *= (n - rank + 1) as f64 / rank as f64;
+        }
+        let outer = rank.saturating_sub(1);
+        Some(Spread { median: middle, low: *values.get(outer)?, high: *values.get(n - 1 - outer)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::find;
+
+    #[test]
+    fn the_interval_of_a_median_leaves_out_as_many_as_the_tables_say() {
+        // From tables of the sign test: ranks 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 10 and 21 of 30.
+        for (n, low, high) in [(5, 1.0, 5.0), (6, 1.0, 6.0), (10, 2.0, 9.0), (20, 6.0, 15.0), (30, 10.0, 21.0)] {
+            let values = (1..=n).rev().map(f64::from).collect();
+            let spread = Spread::of(values).unwrap();
+            assert_eq!((spread.low, spread.high, spread.median), (low, high, f64::from(n + 1) / 2.0), "{n} values");
+        }
+        assert_eq!(Spread::of(vec![]), None);
+        assert_eq!(Spread::of(vec![3.0]), Some(Spread { median: 3.0, low: 3.0, high: 3.0 }));
+    }
+
+    #[test]
+    fn runs_are_those_of_their_seeds_in_order_whoever_was_first() {
+        let scenario = find("shared-failure").unwrap();
+        let runs = Runs::of(scenario, &Settings::new(u64::MAX), 8, &Watch::default());
+        let seeds: Vec<u64> = runs.reports().iter().map(|report| report.seed).collect();
+        assert_eq!(seeds, [u64::MAX, 0, 1, 2, 3, 4, 5, 6]);
+        assert!(runs.held().iter().all(|held| (held.held, held.runs) == (8, 8)));
+    }
+
+    #[test]
+    fn a_stop_keeps_what_is_done() {
+        let watch = Watch::default();
+        let items: Vec<usize> = (0..1_000).collect();
+        let results = watch.each(&items, |item| {
+            if *item == 3 {
+                watch.stop();
+            }
+            *item
+        });
+        let done: Vec<usize> = results.into_iter().flatten().collect();
+        assert!(done.contains(&3) && done.len() < 1_000, "{done:?}");
+        assert_eq!(watch.done(), done.len());
+    }
+}

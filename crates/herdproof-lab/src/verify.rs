@@ -1,0 +1,129 @@
+//! Every claim, on many seeds.
+
+use serde::Serialize;
+
+use crate::{
+    knob::Settings,
+    report::{Report, Source},
+    runs::Watch,
+    scenario::Scenario,
+};
+
+/// On how many seeds a claim has to hold: 0 and those that follow.
+pub const SEEDS: u64 = 20;
+
+/// How all claims came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verification {
+    /// Each of them, in the order of the catalogue.
+    pub checks: Vec<Verified>,
+    /// Scenarios that were not run on every seed, because it was stopped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<&'static str>,
+}
+
+/// How one claim came out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// The scenario, and what is claimed.
+    pub name: String,
+    /// Who claims it.
+    pub source: Source,
+    /// What should come out, with its tolerance.
+    pub expected: String,
+    /// What came out: for every seed, or for the first on which it did not hold.
+    pub measured: String,
+    /// Whether it held on every seed.
+    pub passed: bool,
+}
+
+/// Runs each of these scenarios on each seed: so often [`SEEDS`] runs as there are scenarios.
+pub fn verify(scenarios: &[&Scenario], watch: &Watch) -> Verification {
+    let trials: Vec<(&Scenario, u64)> =
+        scenarios.iter().flat_map(|scenario| (0..SEEDS).map(move |seed| (*scenario, seed))).collect();
+    let mut reports = watch.each(&trials, |(scenario, seed)| scenario.run(&Settings::new(*seed))).into_iter();
+    let mut verification = Verification { checks: Vec::new(), unfinished: Vec::new() };
+    for scenario in scenarios {
+        // All are taken, also of a scenario that was not finished.
+        let reports: Vec<Option<Report>> = (0..SEEDS).map(|_| reports.next().flatten()).collect();
+        match reports.into_iter().collect::<Option<Vec<Report>>>() {
+            Some(reports) => verification.checks.extend(claims(scenario.name, &reports)),
+            None => verification.unfinished.push(scenario.name),
+        }
+    }
+    verification
+}
+
+/// The claims of one scenario over its reports.
+fn claims(name: &str, reports: &[Report]) -> Vec<Verified> {
+    let Some(first) = reports.first() else { return Vec::new() };
+    let claim = |at: usize| {
+        let of_each = || reports.iter().filter_map(|report| report.checks.get(at).map(|check| (report.seed, check)));
+        let shown = &first.checks[at];
+        let failed = of_each().find(|(_, check)| !check.passed);
+        let measured = match failed {
+            Some((seed, check)) => format!("{} (seed {seed})", check.got),
+            None => range(&of_each().map(|(_, check)| check.got.as_str()).collect::<Vec<_>>()),
+        };
+        let expected = failed.map_or(&shown.expected, |(_, check)| &check.expected).clone();
+        Verified {
+            name: format!("{name}: {}", shown.what),
+            source: shown.source,
+            expected,
+            measured,
+            passed: failed.is_none(),
+        }
+    };
+    (0..first.checks.len()).map(claim).collect()
+}
+
+/// What was the same for all, or from where to where it goes.
+fn range(got: &[&str]) -> String {
+    let numbers: Option<Vec<f64>> = got.iter().map(|text| text.parse().ok()).collect();
+    match (got, numbers) {
+        ([first, rest @ ..], _) if rest.iter().all(|other| other == first) => (*first).to_owned(),
+        (_, Some(numbers)) => {
+            let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            format!("{least} to {most}")
+        }
+        ([first, ..], None) => format!("{first}, and others"),
+        ([], _) => String::new(),
+    }
+}
+
+impl Verification {
+    /// Whether every claim held on every seed.
+    pub fn passed(&self) -> bool {
+        self.unfinished.is_empty() && self.checks.iter().all(|check| check.passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{find, report::Check};
+
+    fn report(seed: u64, checks: Vec<Check>) -> Report {
+        Report { seed, checks, ..Report::default() }
+    }
+
+    #[test]
+    fn one_seed_on_which_a_claim_fails_is_enough_and_is_named() {
+        let check = |got: f64| vec![Check::at_most(Source::Formula, "peak", 40.0, got)];
+        let verified = claims("x", &[report(0, check(12.0)), report(1, check(41.0)), report(2, check(13.5))]);
+        assert_eq!(verified.len(), 1);
+        assert_eq!((verified[0].passed, &*verified[0].measured), (false, "41 (seed 1)"));
+        let verified = claims("x", &[report(0, check(12.0)), report(2, check(13.5))]);
+        assert_eq!((verified[0].passed, &*verified[0].measured, &*verified[0].name), (true, "12 to 13.5", "x: peak"));
+    }
+
+    #[test]
+    fn what_was_stopped_has_not_passed() {
+        let watch = Watch::default();
+        watch.stop();
+        let verification = verify(&[find("shared-failure").unwrap()], &watch);
+        assert!(!verification.passed() && verification.checks.is_empty());
+        assert_eq!(verification.unfinished, ["shared-failure"]);
+    }
+}
