@@ -541,13 +541,12 @@ impl Core {
                 self.private.forget(key);
                 self.learned.learn(template, true);
             }
-            // It is kept, and each who comes next asks about it: nobody waits in vain, and to let them pass would be never to keep it.
-            Verdict::NotShareable { store: true, .. } => {}
-            Verdict::NotShareable { .. } => {
+            Verdict::NotShareable { store: false, .. } => {
                 self.private.remember(key, self.env.now() + learn::memory(self.rng.unit()));
                 self.learned.learn(template, false);
             }
-            Verdict::Failed(_) => {}
+            // What is kept to be asked about is nothing to wait for in vain; and to let its like pass would be never to keep it.
+            Verdict::NotShareable { store: true, .. } | Verdict::Failed(_) => {}
         }
     }
 }

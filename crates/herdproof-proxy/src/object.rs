@@ -152,3 +152,31 @@ impl Drop for Asking {
         self.0.asking.fetch_sub(1, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use http::{HeaderMap, StatusCode};
+
+    use super::*;
+    use crate::policy::{Draws, Route, Terms, Times};
+
+    fn object() -> Object {
+        let terms = Terms::read(StatusCode::OK, &HeaderMap::new());
+        let times = Times { asked: Tick::ZERO, answered: Tick::ZERO, wall: UNIX_EPOCH };
+        let life = Life::begin(&terms, &Route::default(), &times, Draws::default());
+        Object::new(Head::new(StatusCode::OK, &HeaderMap::new()), life, Content::Whole(Bytes::new()))
+    }
+
+    #[test]
+    fn of_a_crowd_one_refreshes_and_after_a_while_another_may() {
+        let object = object();
+        let at = |millis| Tick::ZERO + Duration::from_millis(millis);
+        assert!(object.claims_refresh(at(0)));
+        assert!(!object.claims_refresh(at(0)) && !object.claims_refresh(at(999)));
+        assert!(object.claims_refresh(at(1_000)) && !object.claims_refresh(at(1_000)));
+        object.rest(at(5_000));
+        assert!(!object.claims_refresh(at(4_999)) && object.claims_refresh(at(5_000)));
+    }
+}

@@ -287,7 +287,7 @@ fn who(ip: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::{future::Future, task::Poll, time::Duration};
 
     const PATIENCE: Patience = Patience {
         head: Duration::from_secs(10),
@@ -312,6 +312,17 @@ mod tests {
         drop((second, six));
         assert!(all.per_address.as_ref().unwrap().1.lock().is_empty());
         assert_eq!((all.open(), all.counts.turned_away.load(Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn no_more_get_in_than_there_is_room_for() {
+        let all = Connections::new(2, None, PATIENCE);
+        let ask = || std::pin::pin!(all.room()).poll(&mut Context::from_waker(Waker::noop()));
+        let held = [ask(), ask()];
+        assert!(held.iter().all(|place| matches!(place, Poll::Ready(Some(_)))));
+        assert!(ask().is_pending(), "it waits in the kernel's line");
+        drop(held);
+        assert!(ask().is_ready());
     }
 
     #[test]

@@ -106,6 +106,26 @@ fn a_private_herd_is_paced_and_the_next_one_waits_for_nobody() {
     );
 }
 
+/// Where the route cannot say, the key does.
+#[test]
+fn a_private_page_among_public_ones_is_waited_for_once() {
+    run(
+        |asked| match &*asked.target {
+            "/pages/1" => vec![answer(200, "cache-control: private", "1")],
+            _ => vec![fresh("2")],
+        },
+        async |world| {
+            world.ask(get("/pages/1")).await.is(200, "1");
+            world.ask(get("/pages/2")).await.is(200, "2");
+            world.settled().await;
+            let flights = world.proxy.0.flights.stats().flights;
+            let reply = world.ask(get("/pages/1")).await;
+            assert!(reply.cache().ends_with("detail=private"), "{}", reply.cache());
+            assert_eq!(world.proxy.0.flights.stats().flights, flights);
+        },
+    );
+}
+
 #[test]
 fn private_urls_that_nobody_has_seen_are_not_waited_for_once_their_route_is_known() {
     run(

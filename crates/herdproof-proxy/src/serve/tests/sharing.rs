@@ -112,6 +112,33 @@ fn credentials_join_and_hit_only_what_is_for_all() {
     );
 }
 
+/// What was for all may come back as something that is not.
+#[test]
+fn credentials_that_wait_with_others_have_only_what_is_for_all() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match (asked.number, asked.header("authorization")) {
+            (1, _) => {
+                vec![answer(200, "cache-control: public, must-revalidate, max-age=60\nage: 65\netag: \"1\"", "1")]
+            }
+            (_, "") => vec![Step::Hold(hold.clone()), answer(200, "cache-control: max-age=60", "for nobody known")],
+            (_, who) => vec![answer(200, "cache-control: max-age=60", who)],
+        },
+        async |world| {
+            world.ask(get("/")).await.is(200, "1");
+            world.settled().await;
+            let first = world.herd(1, |_| get("/"));
+            world.origin.asked(2).await;
+            let second = world.herd(1, |_| with("/", &[("authorization", "ann")]));
+            world.aboard(3).await;
+            gate.open();
+            first.replies().await[0].is(200, "for nobody known");
+            second.replies().await[0].is(200, "ann");
+        },
+    );
+}
+
 /// 1. What is kept is for all, and has to be asked about: credentials join who asks.
 /// 2. The answer varies, and is another's variant.
 /// 3. By the time those who waited look again, somebody's answer lies where theirs would.
