@@ -108,7 +108,11 @@ fn run(settings: &Settings) -> Report {
             long.arm("at once, long queue"),
             waves.arm("fixed pause of 5 s"),
             jitter.arm("full jitter"),
-            spread.arm(if knobs.window() == 25.0 { "spread over 25 s" } else { "spread from the first on" }),
+            spread.arm(if (knobs.window() - 25.0).abs() < 1e-9 {
+                "spread over 25 s"
+            } else {
+                "spread from the first on"
+            }),
         ],
         span: Duration::from_secs(62),
         summary,

@@ -246,8 +246,15 @@ impl Outcome {
 /// One client's view of the backends.
 enum Client {
     Never,
-    InStep(Mutex<[Naive; BACKENDS]>, Knobs),
+    InStep(Mutex<[Naive; BACKENDS]>, Rule),
     Bounded(Ejection, Option<SlowStart>),
+}
+
+/// When the first kind ejects, and for how long.
+#[derive(Clone, Copy)]
+struct Rule {
+    faults: u32,
+    out: Duration,
 }
 
 /// So many faults in a row, and until when it is out.
@@ -263,7 +270,7 @@ impl Client {
             || Ejection::builder(env).faults(knobs.faults).out_for(knobs.out, knobs.out * 10).build(BACKENDS);
         match way {
             Way::Never => Client::Never,
-            Way::InStep => Client::InStep(Mutex::default(), knobs),
+            Way::InStep => Client::InStep(Mutex::default(), Rule { faults: knobs.faults, out: knobs.out }),
             Way::Bounded => Client::Bounded(ejection(), None),
             Way::BoundedAndRamp => Client::Bounded(ejection(), Some(SlowStart::over(knobs.out))),
         }
@@ -303,11 +310,11 @@ impl Client {
         if let Some(call) = call {
             call.settle(if worked { &Verdict::Ok } else { &Verdict::Fault }, span);
         }
-        if let Client::InStep(naive, knobs) = self {
+        if let Client::InStep(naive, rule) = self {
             let Naive { faults, until } = &mut naive.lock()[which];
             *faults = if worked { 0 } else { *faults + 1 };
-            if *faults >= knobs.faults && span.to >= *until {
-                (*faults, *until) = (0, span.to + knobs.out);
+            if *faults >= rule.faults && span.to >= *until {
+                (*faults, *until) = (0, span.to + rule.out);
             }
         }
     }

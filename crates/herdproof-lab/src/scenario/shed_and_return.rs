@@ -57,13 +57,13 @@ enum Advice {
 
 knobs! {
     /// How many are refused at one instant.
-    crowd: u64 = 20_000, 1..=50_000;
+    crowd: u64 = 20_000, 1..=30_000;
     /// How many calls the service works on at a time.
     workers: u32 = 5, 1..=100;
     /// How long it takes for one.
     service_time: Duration = Duration::from_millis(20), Duration::from_millis(1)..=Duration::from_secs(1);
     /// What comes all the time, a second.
-    usual: f64 = 50.0, 0.0..=1_000.0;
+    usual: f64 = 50.0, 0.0..=200.0;
     /// How many may wait: as many as are served in a tenth of a second.
     line: u32 = 25, 1..=10_000;
 }
