@@ -38,4 +38,4 @@ pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;
 pub use timeline::{Shape, Timeline};
-pub use verify::{SEEDS, Verification, Verified, verify};
+pub use verify::{Cited, SEEDS, Verification, Verified, verify};

@@ -110,6 +110,10 @@ pub struct Check {
     pub got: String,
     /// Whether the claim holds.
     pub passed: bool,
+    /// Where it is written: a number, a herd, a technique or a sample of the articles (`N1`, `H3`, `T9`, `C7`), or what was
+    /// published elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cites: Vec<&'static str>,
 }
 
 /// Where a claim comes from.
@@ -231,30 +235,53 @@ impl Source {
 impl Check {
     /// Claims exactly this.
     pub fn equal<T: PartialEq + Debug>(source: Source, what: impl Into<String>, expected: &T, got: &T) -> Check {
-        let passed = expected == got;
-        Check { source, what: what.into(), expected: format!("{expected:?}"), got: format!("{got:?}"), passed }
+        Check::new(source, what, format!("{expected:?}"), format!("{got:?}"), expected == got)
     }
 
     /// Claims at least this much.
     pub fn at_least(source: Source, what: impl Into<String>, least: f64, got: f64) -> Check {
-        Check { source, what: what.into(), expected: format!(">= {least}"), got: got.to_string(), passed: got >= least }
+        Check::new(source, what, format!(">= {least}"), got.to_string(), got >= least)
     }
 
     /// Claims at most this much.
     pub fn at_most(source: Source, what: impl Into<String>, most: f64, got: f64) -> Check {
-        Check { source, what: what.into(), expected: format!("<= {most}"), got: got.to_string(), passed: got <= most }
+        Check::new(source, what, format!("<= {most}"), got.to_string(), got <= most)
     }
 
     /// Claims this value, give or take an error.
     pub fn within(source: Source, what: impl Into<String>, expected: f64, error: f64, got: f64) -> Check {
-        Check {
-            source,
-            what: what.into(),
-            expected: format!("{expected} +- {error:.2}"),
-            got: format!("{got:.2}"),
-            passed: (got - expected).abs() <= error,
-        }
+        let passed = (got - expected).abs() <= error;
+        Check::new(source, what, format!("{expected} +- {error:.2}"), format!("{got:.2}"), passed)
     }
+
+    /// Says where the claim is written.
+    #[must_use]
+    pub fn cites(mut self, what: &'static str) -> Check {
+        self.cites.push(what);
+        self
+    }
+
+    fn new(source: Source, what: impl Into<String>, expected: String, got: String, passed: bool) -> Check {
+        Check { source, what: what.into(), expected, got, passed, cites: Vec::new() }
+    }
+}
+
+/// A time as one would say it: `80 ms`, `2 s`, `5 min`, `1 h`.
+pub(crate) fn say(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match time.as_millis() {
+        ..1_000 if !time.is_zero() => format!("{} ms", millis(time)),
+        ms if ms >= 3_600_000 && ms % 3_600_000 == 0 => format!("{} h", seconds / 3_600.0),
+        ms if ms >= 120_000 && ms % 60_000 == 0 => format!("{} min", seconds / 60.0),
+        _ => format!("{seconds} s"),
+    }
+}
+
+/// A small number as a word: `three`.
+pub(crate) fn spell(count: u64) -> String {
+    let words =
+        ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
+    usize::try_from(count).ok().and_then(|count| words.get(count)).map_or(count.to_string(), |word| (*word).to_owned())
 }
 
 fn in_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -272,6 +299,12 @@ fn counts<S: serde::Serializer>(timeline: &Timeline, serializer: S) -> Result<S:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_said_in_the_unit_one_would_choose() {
+        let said = [0, 80, 1_500, 60_000, 90_000, 300_000, 3_600_000].map(|ms| say(Duration::from_millis(ms)));
+        assert_eq!(said, ["0 s", "80 ms", "1.5 s", "60 s", "90 s", "5 min", "1 h"]);
+    }
 
     #[test]
     fn a_claim_that_does_not_hold_fails_the_report() {

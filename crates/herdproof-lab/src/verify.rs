@@ -1,10 +1,12 @@
 //! Every claim, on many seeds.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
 
 use crate::{
     knob::Settings,
-    report::{Report, Source},
+    report::{Check, Report, Source},
     runs::Watch,
     scenario::Scenario,
 };
@@ -27,14 +29,23 @@ pub struct Verification {
 pub struct Verified {
     /// The scenario, and what is claimed.
     pub name: String,
-    /// Who claims it.
-    pub source: Source,
+    /// Who claims it, and where.
+    pub source: Cited,
     /// What should come out, with its tolerance.
     pub expected: String,
     /// What came out: for every seed, or for the first on which it did not hold.
     pub measured: String,
     /// Whether it held on every seed.
     pub passed: bool,
+}
+
+/// Who claims something, and where it is written: `article N1`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cited {
+    /// Who.
+    pub source: Source,
+    /// Where, as far as that has a name.
+    pub cites: Vec<&'static str>,
 }
 
 /// Runs each of these scenarios on each seed: so often [`SEEDS`] runs as there are scenarios.
@@ -68,7 +79,7 @@ fn claims(name: &str, reports: &[Report]) -> Vec<Verified> {
         let expected = failed.map_or(&shown.expected, |(_, check)| &check.expected).clone();
         Verified {
             name: format!("{name}: {}", shown.what),
-            source: shown.source,
+            source: Cited::of(shown),
             expected,
             measured,
             passed: failed.is_none(),
@@ -92,6 +103,32 @@ fn range(got: &[&str]) -> String {
     }
 }
 
+impl Cited {
+    fn of(check: &Check) -> Cited {
+        Cited { source: check.source, cites: check.cites.clone() }
+    }
+}
+
+impl fmt::Display for Cited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.source.as_str())?;
+        self.cites.iter().try_for_each(|cited| write!(f, " {cited}"))
+    }
+}
+
+/// As it is read, since that is what reports show.
+impl fmt::Debug for Cited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Cited {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl Verification {
     /// Whether every claim held on every seed.
     pub fn passed(&self) -> bool {
@@ -102,7 +139,7 @@ impl Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{find, report::Check};
+    use crate::find;
 
     fn report(seed: u64, checks: Vec<Check>) -> Report {
         Report { seed, checks, ..Report::default() }
@@ -125,5 +162,13 @@ mod tests {
         let verification = verify(&[find("shared-failure").unwrap()], &watch);
         assert!(!verification.passed() && verification.checks.is_empty());
         assert_eq!(verification.unfinished, ["shared-failure"]);
+    }
+
+    #[test]
+    fn a_claim_says_where_it_is_written() {
+        let check = Check::at_most(Source::Article, "calls", 1.0, 1.0).cites("N4").cites("H3");
+        let verified = claims("x", &[report(0, vec![check])]);
+        assert_eq!(verified[0].source.to_string(), "article N4 H3");
+        assert_eq!(format!("{:?}", verified[0].source), "article N4 H3");
     }
 }

@@ -26,20 +26,20 @@ use std::{
 };
 
 use herdproof::{Env, Sim, Tick, limit::AdaptiveLimit};
-use origin::{CAPACITY, Origin, Trouble};
+use origin::{Origin, Trouble};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     laws::{Law, ask_once},
 };
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     timeline::Timeline,
 };
 
-/// How long users wait.
-const PATIENCE: Duration = Duration::from_secs(1);
+const BIN: Duration = Duration::from_secs(1);
 /// All is well until then; the limits find their place.
 const CALM: Duration = Duration::from_secs(5);
 const TROUBLE: Duration = Duration::from_secs(13);
@@ -47,22 +47,39 @@ const TROUBLE: Duration = Duration::from_secs(13);
 const SHARE: f64 = 0.95;
 const SHARE_THRASHING: f64 = 0.8;
 
+knobs! {
+    /// How many calls the origin works on at a time.
+    workers: usize = 20, 2..=60;
+    /// How long it takes for one, on average.
+    service_time: Duration = Duration::from_millis(50), Duration::from_millis(15)..=Duration::from_secs(1);
+    /// How long users wait.
+    patience: Duration = Duration::from_secs(1), Duration::from_millis(50)..=Duration::from_secs(10);
+    /// How many times what it can serve there are in overload.
+    overload: f64 = 2.0, 1.0..=5.0;
+    /// How much further away an origin is that was moved, there and back.
+    further: Duration = Duration::from_millis(150), Duration::ZERO..=Duration::from_secs(5);
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "adaptive-limits",
     title: "how many at once: four laws that find it by themselves, on eight origins",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let arms: Vec<Arm> = Law::ALL.map(|law| arm(settings.seed, law)).into();
-    let checks = checks(&arms);
+    let knobs = Knobs::of(settings);
+    let arms: Vec<Arm> = Law::ALL.map(|law| arm(settings.seed, knobs, law)).into();
+    let checks = checks(knobs, &arms);
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
     let summary = format!(
-        "without a limit twice the load leaves {:.0} good answers of {CAPACITY} a second; every law keeps most of them. An \
-         origin that is eight times slower, or 150 ms further away, is what tells the laws apart: the default one lets {:.0} \
+        "without a limit {} the load leaves {:.0} good answers of {} a second; every law keeps most of them. An \
+         origin that is eight times slower, or {} further away, is what tells the laws apart: the default one lets {:.0} \
          and {:.0} a second through there, the best of the others {:.0} and {:.0}.",
+        times(knobs.overload),
         goodput(0, Trouble::Overload),
+        knobs.capacity(),
+        say(knobs.further),
         goodput(4, Trouble::Slow8),
         goodput(4, Trouble::Far),
         best_of_others(&arms, Trouble::Slow8),
@@ -72,27 +89,39 @@ fn run(settings: &Settings) -> Report {
         scenario: "adaptive-limits",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("origin", format!("{} workers x {:?}", origin::WORKERS, origin::TIME)),
-            Parameter::new("users", format!("{}/s, patience {PATIENCE:?}", Trouble::Steady.rate())),
+            Parameter::new("users", format!("{}/s", Trouble::Steady.rate(knobs))),
             Parameter::new("calm", format!("{CALM:?}")),
             Parameter::new("trouble", format!("{TROUBLE:?}")),
             Parameter::new("figures", "good answers a second in trouble"),
         ],
         arms,
         span: CALM + TROUBLE,
+        marks: vec![Mark { at: CALM, what: "trouble begins" }],
         checks,
         summary,
         ..Report::default()
     }
 }
 
+impl Knobs {
+    /// What the origin can serve in a second.
+    fn capacity(self) -> f64 {
+        self.workers as f64 / self.service_time.as_secs_f64()
+    }
+}
+
+/// A factor in a sentence.
+fn times(factor: f64) -> String {
+    if (factor - 2.0).abs() < 1e-9 { "twice".to_owned() } else { format!("{factor} times") }
+}
+
 /// One law on all origins; the picture is that of the calls in overload.
-fn arm(seed: u64, law: Law) -> Arm {
-    let mut picture = Timeline::new(PATIENCE);
+fn arm(seed: u64, knobs: Knobs, law: Law) -> Arm {
+    let mut picture = Timeline::new(BIN);
     let figures = Trouble::ALL
         .iter()
         .map(|trouble| {
-            let (good, calls) = race(seed, law, *trouble);
+            let (good, calls) = race(seed, knobs, law, *trouble);
             if *trouble == Trouble::Overload {
                 picture = calls;
             }
@@ -103,19 +132,19 @@ fn arm(seed: u64, law: Law) -> Arm {
 }
 
 /// How many answers were good while there was trouble, and all calls at the origin.
-fn race(seed: u64, law: Law, trouble: Trouble) -> (u64, Timeline) {
+fn race(seed: u64, knobs: Knobs, law: Law, trouble: Trouble) -> (u64, Timeline) {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let begins = Tick::ZERO + CALM;
-    let origin = Origin::new(&env, trouble, begins, TROUBLE);
+    let origin = Origin::new(&env, knobs, trouble, begins, TROUBLE);
     let limit = law.limit(&env);
     let good = Arc::new(AtomicU64::new(0));
     let rng = env.rng("users");
     let arrive = |_| {
-        let user = user(env.clone(), origin.clone(), limit.clone(), Arc::clone(&good));
+        let user = user(env.clone(), knobs.patience, origin.clone(), limit.clone(), Arc::clone(&good));
         env.spawn(user).detach();
     };
-    let rate = |at: Tick| if at < begins { Trouble::Steady.rate() } else { trouble.rate() };
+    let rate = |at: Tick| if at < begins { Trouble::Steady.rate(knobs) } else { trouble.rate(knobs) };
     let good_before = sim.run(async {
         poisson(&env, &rng, begins, rate, arrive).await;
         env.sleep_until(begins).await;
@@ -128,8 +157,8 @@ fn race(seed: u64, law: Law, trouble: Trouble) -> (u64, Timeline) {
 }
 
 /// Asks once, and counts a good answer.
-async fn user(env: Env, origin: Origin, limit: AdaptiveLimit, good: Arc<AtomicU64>) {
-    if ask_once(&env, &limit, PATIENCE, origin.call()).await {
+async fn user(env: Env, patience: Duration, origin: Origin, limit: AdaptiveLimit, good: Arc<AtomicU64>) {
+    if ask_once(&env, &limit, patience, origin.call()).await {
         good.fetch_add(1, Relaxed);
     }
 }
@@ -140,39 +169,42 @@ fn best_of_others(arms: &[Arm], trouble: Trouble) -> f64 {
     others.iter().filter_map(|arm| arm.figure(trouble.key())).fold(0.0, f64::max)
 }
 
-fn checks(arms: &[Arm]) -> Vec<Check> {
+fn checks(knobs: Knobs, arms: &[Arm]) -> Vec<Check> {
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
     let ours = arms.len() - 1;
+    let (capacity, load) = (knobs.capacity(), times(knobs.overload));
     let mut checks = vec![
         Check::at_most(
             Source::Published,
-            "no limit, twice the load: less than a quarter of what the origin can do",
-            CAPACITY / 4.0,
+            format!("no limit, {load} the load: less than a quarter of what the origin can do"),
+            capacity / 4.0,
             goodput(0, Trouble::Overload),
-        ),
+        )
+        .cites("Uber")
+        .cites("T17"),
         Check::within(
             Source::Formula,
-            "default, twice the load: what the origin can do",
-            CAPACITY,
-            CAPACITY / 20.0,
+            format!("default, {load} the load: what the origin can do"),
+            capacity,
+            capacity / 20.0,
             goodput(ours, Trouble::Overload),
-        ),
+        )
+        .cites("T17"),
         Check::at_most(
             Source::Published,
             "Gradient2 takes an origin that is further away for one with a queue",
             goodput(ours, Trouble::Far) / 2.0,
             goodput(2, Trouble::Far),
-        ),
+        )
+        .cites("T17"),
     ];
     for trouble in Trouble::ALL {
         let share = if trouble == Trouble::Thrash { SHARE_THRASHING } else { SHARE };
         let what = format!("default, {}: its share of what the best other law lets through", trouble.title());
-        checks.push(Check::at_least(
-            Source::Promise,
-            what,
-            share,
-            goodput(ours, trouble) / best_of_others(arms, trouble),
-        ));
+        checks.push(
+            Check::at_least(Source::Promise, what, share, goodput(ours, trouble) / best_of_others(arms, trouble))
+                .cites("T17"),
+        );
     }
     checks
 }

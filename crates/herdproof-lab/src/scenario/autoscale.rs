@@ -10,22 +10,18 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{Env, Sim, Tick, schedule::Stagger};
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::Origin,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
 };
 
-const INSTANCES: u32 = 50;
-const BATCH: u32 = 5;
-const QUERIES: u32 = 20;
-const GAP: Duration = Duration::from_secs(4);
+const SECOND: Duration = Duration::from_secs(1);
 const TIME: Duration = Duration::from_secs(40);
-const USERS_PER_SECOND: f64 = 20.0;
 const BIN: Duration = Duration::from_millis(100);
-const LAW: Slowdown = Slowdown::alone(Duration::from_millis(50)).at(1000, Duration::from_secs(5));
 
 /// What a start of all instances did.
 struct Start {
@@ -38,49 +34,77 @@ struct Start {
     users: Vec<Duration>,
 }
 
+knobs! {
+    /// How many instances are new.
+    instances: u32 = 50, 1..=500;
+    /// How many queries each makes until it is warm.
+    queries: u32 = 20, 1..=200;
+    /// How many start together.
+    batch: u32 = 5, 1..=500;
+    /// How long until the next do.
+    gap: Duration = SECOND * 4, SECOND / 100..=SECOND * 60;
+    /// Users' queries a second.
+    users: f64 = 20.0, 0.0..=1_000.0;
+    /// How long the database takes for a query alone.
+    query: Duration = SECOND / 20, SECOND / 1_000..=SECOND * 5;
+    /// How many in flight it is slow at.
+    crowd: u64 = 1_000, 2..=100_000;
+    /// How long a query takes then; no less than alone.
+    crowded: Duration = SECOND * 5, SECOND / 1_000..=SECOND * 60;
+}
+
 pub(super) const SCENARIO: Scenario =
-    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", knobs: Vec::new, run };
+    Scenario { name: "autoscale", title: "50 cold instances at once, or in batches of five", knobs: Knobs::all, run };
 
 fn run(settings: &Settings) -> Report {
-    let naive = start(settings.seed, None);
-    let batches = start(settings.seed, Some(Stagger::new(BATCH, GAP).jitter(0.0)));
-    let apart = start(settings.seed, Some(Stagger::new(BATCH, GAP)));
-    let all = u64::from(INSTANCES * QUERIES);
+    let knobs = Knobs::of(settings);
+    let Knobs { instances, queries, batch, gap, .. } = knobs;
+    let naive = start(settings.seed, knobs, None);
+    let batches = start(settings.seed, knobs, Some(Stagger::new(batch, gap).jitter(0.0)));
+    let apart = start(settings.seed, knobs, Some(Stagger::new(batch, gap)));
+    let all = u64::from(instances * queries);
+    let together = u64::from(instances.min(batch) * queries);
     let seconds = |time: Duration| time.as_secs_f64();
     let checks = vec![
         Check::equal(
             Source::Article,
-            "cold queries at a time: 50 K at once, 5 K in batches of 5",
-            &[all, all / 10],
+            format!("cold queries at a time: {instances} K at once, {batch} K in batches of {batch}"),
+            &[all, together],
             &[naive.cold.1, batches.cold.1],
-        ),
+        )
+        .cites("N17")
+        .cites("H21"),
         Check::at_most(
             Source::Promise,
-            "apart inside a batch: no more than 5 K",
-            all as f64 / 10.0,
+            format!("apart inside a batch: no more than {batch} K"),
+            together as f64,
             apart.cold.1 as f64,
-        ),
+        )
+        .cites("T22"),
         Check::at_least(
             Source::Formula,
-            "at once: a user waits for 50 K others, 5 s, at worst (s)",
-            5.0,
+            format!("at once: a user waits for {instances} K others, {}, at worst (s)", say(knobs.law().time(all))),
+            seconds(knobs.law().time(all)),
             seconds(naive.slowest_user()),
-        ),
+        )
+        .cites("H21"),
         Check::at_most(
             Source::Promise,
-            "in batches: a user waits for 5 K and half as many users at worst (s)",
-            seconds(LAW.time(all / 10 * 3 / 2)),
+            format!("in batches: a user waits for {batch} K and half as many users at worst (s)"),
+            seconds(knobs.law().time(together * 3 / 2)),
             seconds(batches.slowest_user()).max(seconds(apart.slowest_user())),
-        ),
+        )
+        .cites("T22"),
         Check::at_most(
             Source::Promise,
             "in batches: everybody is warm when the last gap is over (s)",
-            seconds(Stagger::new(BATCH, GAP).total(INSTANCES)),
+            seconds(Stagger::new(batch, gap).total(instances)),
             seconds(apart.warm),
-        ),
+        )
+        .cites("T22"),
     ];
     let summary = format!(
-        "{all} cold queries at once make a user wait {:.1} s; in batches of {BATCH}, {} at a time and {:.2} s, and it is {:.0} \
+        "{all} cold queries at once make a user wait {:.1} s; in batches of {batch}, {} at a time and {:.2} s, and it is {:.0} \
          instead of {:.0} s until all are warm.",
         seconds(naive.slowest_user()),
         apart.cold.1,
@@ -88,18 +112,15 @@ fn run(settings: &Settings) -> Report {
         seconds(apart.warm),
         seconds(naive.warm),
     );
+    let [in_batches, apart_inside] = match batch {
+        5 => ["batches of 5", "batches of 5, apart inside"],
+        _ => ["in batches", "in batches, apart inside"],
+    };
     Report {
         scenario: "autoscale",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("new instances", INSTANCES),
-            Parameter::new("cold queries each", QUERIES),
-            Parameter::new("batch", BATCH),
-            Parameter::new("gap", format!("{GAP:?}")),
-            Parameter::new("users/s", USERS_PER_SECOND),
-            Parameter::new("database", LAW),
-        ],
-        arms: vec![naive.arm("at once"), batches.arm("batches of 5"), apart.arm("batches of 5, apart inside")],
+        arms: vec![naive.arm("at once"), batches.arm(in_batches), apart.arm(apart_inside)],
+        marks: vec![Mark { at: Duration::ZERO, what: "the instances are there" }],
         span: TIME,
         checks,
         summary,
@@ -107,16 +128,22 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn start(seed: u64, stagger: Option<Stagger>) -> Start {
+impl Knobs {
+    fn law(self) -> Slowdown {
+        Slowdown::alone(self.query).at(self.crowd, self.crowded)
+    }
+}
+
+fn start(seed: u64, knobs: Knobs, stagger: Option<Stagger>) -> Start {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let database = Origin::up(&env, BIN, LAW);
+    let database = Origin::up(&env, BIN, knobs.law());
     let seen = Start { database: database.clone(), cold: (0, 0), warm: Duration::ZERO, users: Vec::new() };
     let seen = Arc::new(Mutex::new(seen));
-    for instance in 0..INSTANCES {
+    for instance in 0..knobs.instances {
         let rng = env.scope(u64::from(instance)).rng("start");
         let at = env.now() + stagger.map_or(Duration::ZERO, |stagger| stagger.start(instance, &rng));
-        for _ in 0..QUERIES {
+        for _ in 0..knobs.queries {
             env.spawn(cold_query(env.clone(), at, database.clone(), Arc::clone(&seen))).detach();
         }
     }
@@ -133,7 +160,7 @@ fn start(seed: u64, stagger: Option<Stagger>) -> Start {
                 })
                 .detach();
         };
-        poisson(&clock, &clock.rng("users"), Tick::ZERO + TIME, |_| USERS_PER_SECOND, arrive).await;
+        poisson(&clock, &clock.rng("users"), Tick::ZERO + TIME, |_| knobs.users, arrive).await;
     })
     .detach();
     sim.finish().expect("every query is answered");

@@ -18,58 +18,64 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Twenty workers of 10 ms: 2,000 a second.
-const SERVICE: Plan = Plan::new(20, Duration::from_millis(10));
-const USUAL: f64 = 800.0;
-const BURST: f64 = 20_000.0;
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// The burst is the third second.
 const BEGIN: usize = 2;
 const SECONDS: usize = 20;
 
+knobs! {
+    /// How many calls the service works on at a time.
+    workers: u32 = 20, 1..=1_000;
+    /// How long it takes for one.
+    service_time: Duration = Duration::from_millis(10), Duration::from_millis(1)..=SECOND;
+    /// Callers a second who come all the time.
+    usual: f64 = 800.0, 1.0..=5_000.0;
+    /// How many more come in the third second.
+    burst: f64 = 20_000.0, 0.0..=100_000.0;
+    /// How long a caller waits.
+    timeout: Duration = SECOND * 2, SECOND / 100..=SECOND * 20;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "bathtub",
     title: "a burst of ten seconds' work: served in order it is work for nobody, shed it is goodput",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let fifo = herd(settings.seed, |_| None);
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let fifo = herd(seed, knobs, |_| None);
     let queue = |line, target, order| {
-        move |env: &Env| Some(Queue::builder(env, 20).line(line).target(target).order(order).build())
+        move |env: &Env| Some(Queue::builder(env, knobs.workers).line(line).target(target).order(order).build())
     };
-    let deadlines = herd(settings.seed, queue(100_000, Duration::MAX, Order::Oldest));
-    let newest = herd(settings.seed, queue(100_000, Duration::MAX, Order::Newest));
-    let ours = herd(settings.seed, |env| Some(Queue::new(env, 20)));
+    let deadlines = herd(seed, knobs, queue(100_000, Duration::MAX, Order::Oldest));
+    let newest = herd(seed, knobs, queue(100_000, Duration::MAX, Order::Newest));
+    let ours = herd(seed, knobs, |env| Some(Queue::new(env, knobs.workers)));
     let summary = format!(
-        "served in order, {:.0} of {BURST} in the burst are in time and then {} seconds pass with nobody served in time; \
+        "served in order, {:.0} of {} in the burst are in time and then {} seconds pass with nobody served in time; \
          with shedding the worst second is at {:.0} % of what the service can do, and whoever is served waits {:.0} ms at \
          the 99th percentile.",
         fifo.in_burst(),
+        knobs.burst,
         fifo.dead_seconds(),
         ours.worst_second() * 100.0,
         ours.quantile(0.99).as_secs_f64() * 1e3,
     );
     Report {
         scenario: "bathtub",
-        seed: settings.seed,
-        parameters: vec![
-            Parameter::new("service", format!("{} a second", SERVICE.capacity())),
-            Parameter::new("usual", format!("{USUAL} a second")),
-            Parameter::new("burst", format!("{BURST} in the third second")),
-            Parameter::new("callers give up after", format!("{TIMEOUT:?}")),
-        ],
-        checks: checks(&fifo, &deadlines, &newest, &ours),
+        seed,
+        marks: vec![Mark { at: SECOND * 2, what: "the burst begins" }, Mark { at: SECOND * 3, what: "and ends" }],
+        checks: checks(knobs, &fifo, &deadlines, &newest, &ours),
         arms: vec![
             fifo.arm("oldest first"),
             deadlines.arm("oldest first, deadlines"),
@@ -82,9 +88,16 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
+impl Knobs {
+    fn service(self) -> Plan {
+        Plan::new(self.workers as usize, self.service_time)
+    }
+}
+
 /// What became of everybody.
 #[derive(Debug)]
 struct Tub {
+    knobs: Knobs,
     came: Timeline,
     /// By when they came, so that a second is judged by its own callers; and by when they were served.
     served_of: Timeline,
@@ -96,13 +109,14 @@ struct Tub {
     wasted: u64,
 }
 
-fn herd(seed: u64, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
+fn herd(seed: u64, knobs: Knobs, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "service", SECOND, SERVICE);
+    let service = Service::new(&env, "service", SECOND, knobs.service());
     let gate = gate(&env);
     let timeline = || Timeline::new(SECOND);
     let tub = Arc::new(Mutex::new(Tub {
+        knobs,
         came: timeline(),
         served_of: timeline(),
         served: timeline(),
@@ -115,11 +129,11 @@ fn herd(seed: u64, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
     let end = Tick::ZERO + SECOND * 20;
     let rate = |at: Tick| {
         let second = usize::try_from((at - Tick::ZERO).as_secs()).unwrap_or(usize::MAX);
-        if second == BEGIN { USUAL + BURST } else { USUAL }
+        if second == BEGIN { knobs.usual + knobs.burst } else { knobs.usual }
     };
     let arrive = |_| {
         let (env, gate, service, tub) = (env.clone(), gate.clone(), service.clone(), Arc::clone(&tub));
-        env.clone().spawn(async move { caller(env, gate, service, &tub).await }).detach();
+        env.clone().spawn(async move { caller(env, knobs.timeout, gate, service, &tub).await }).detach();
     };
     sim.run(poisson(&env, &rng, end, rate, arrive));
     sim.finish().expect("everybody gives up after a while");
@@ -129,9 +143,9 @@ fn herd(seed: u64, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
     Tub { wasted, ..tub }
 }
 
-async fn caller(env: Env, gate: Option<Queue>, service: Service, tub: &Mutex<Tub>) {
-    let ask = Ask::new(&env).deadline(env.now() + TIMEOUT);
-    let (came, deadline) = (ask.at, env.now() + TIMEOUT);
+async fn caller(env: Env, timeout: Duration, gate: Option<Queue>, service: Service, tub: &Mutex<Tub>) {
+    let ask = Ask::new(&env).deadline(env.now() + timeout);
+    let (came, deadline) = (ask.at, env.now() + timeout);
     tub.lock().came.record(came);
     let answer = within(&env, deadline, guard(&env, &gate, result, ask, || service.call())).await;
     let mut tub = tub.lock();
@@ -165,12 +179,12 @@ impl Tub {
 
     /// Seconds in which hardly anybody was served in time.
     fn dead_seconds(&self) -> usize {
-        (0..SECONDS).filter(|second| at(&self.served, *second) < 0.05 * USUAL).count()
+        (0..SECONDS).filter(|second| at(&self.served, *second) < 0.05 * self.knobs.usual).count()
     }
 
     /// The least that was served in any second, as a share of what could be: what the service can do, or all who came.
     fn worst_second(&self) -> f64 {
-        let share = |second| at(&self.served, second) / at(&self.came, second).min(SERVICE.capacity());
+        let share = |second| at(&self.served, second) / at(&self.came, second).min(self.knobs.service().capacity());
         (0..SECONDS).map(share).fold(f64::INFINITY, f64::min)
     }
 
@@ -200,12 +214,12 @@ fn at(timeline: &Timeline, second: usize) -> f64 {
     timeline.counts().get(second).copied().unwrap_or(0) as f64
 }
 
-fn checks(fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
-    let (mu, offered) = (SERVICE.capacity(), USUAL + BURST);
-    let in_time = mu * TIMEOUT.as_secs_f64() * offered / (offered - mu);
-    // The line at the end of the burst, down to what is served in the callers' two seconds.
+fn checks(knobs: Knobs, fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
+    let (mu, offered) = (knobs.service().capacity(), knobs.usual + knobs.burst);
+    let in_time = mu * knobs.timeout.as_secs_f64() * offered / (offered - mu);
+    // The line at the end of the burst, down to what is served while a caller waits.
     let line = offered - mu;
-    let drained = (line - mu * TIMEOUT.as_secs_f64()) / (mu - USUAL);
+    let drained = (line - mu * knobs.timeout.as_secs_f64()) / (mu - knobs.usual);
     vec![
         Check::within(
             Source::Formula,
@@ -213,45 +227,56 @@ fn checks(fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
             in_time.round(),
             0.05 * in_time,
             fifo.in_burst(),
-        ),
+        )
+        .cites("H26")
+        .cites("N21"),
         Check::within(
             Source::Formula,
             "oldest first: seconds without anybody in time",
             drained.floor() - 1.0,
             2.0,
             fifo.dead_seconds() as f64,
-        ),
+        )
+        .cites("N21")
+        .cites("H26"),
         Check::at_least(
             Source::Article,
             "oldest first: more is served to nobody than in time of the burst",
             fifo.in_burst(),
             fifo.wasted as f64,
-        ),
-        Check::at_least(Source::Formula, "newest first: the worst second, as a share", 0.95, newest.worst_second()),
+        )
+        .cites("H26"),
+        Check::at_least(Source::Formula, "newest first: the worst second, as a share", 0.95, newest.worst_second())
+            .cites("T17"),
         Check::at_least(
             Source::Formula,
             "oldest first with deadlines: as good a share",
             0.95,
             deadlines.worst_second(),
-        ),
+        )
+        .cites("T17"),
         Check::at_least(
             Source::Formula,
             "but one in ten waits for most of the timeout (p90, ms)",
-            1_500.0,
+            0.75 * knobs.timeout.as_secs_f64() * 1e3,
             deadlines.quantile(0.9).as_secs_f64() * 1e3,
-        ),
+        )
+        .cites("T17"),
         Check::at_least(
             Source::Promise,
             "codel + newest first: the worst second, as a share",
             0.95,
             ours.worst_second(),
-        ),
+        )
+        .cites("T17"),
         Check::at_most(
             Source::Promise,
             "codel + newest first: p99 of those served (ms)",
             250.0,
             ours.quantile(0.99).as_secs_f64() * 1e3,
-        ),
-        Check::equal(Source::Promise, "codel + newest first: nobody waits in vain", &0, &(ours.gave_up + ours.wasted)),
+        )
+        .cites("T17"),
+        Check::equal(Source::Promise, "codel + newest first: nobody waits in vain", &0, &(ours.gave_up + ours.wasted))
+            .cites("T17"),
     ]
 }

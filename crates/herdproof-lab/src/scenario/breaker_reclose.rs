@@ -27,19 +27,16 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Span, Verdict},
 };
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const INSTANCES: u64 = 200;
-const DEMAND: f64 = 400.0;
-const WORKERS: usize = 40;
-const TIMEOUT: Duration = SECOND;
 const BACK: u32 = 40;
 const END: u32 = 186;
 
@@ -55,10 +52,6 @@ enum Way {
 #[derive(Clone, Copy)]
 struct Warming(f64, f64, Duration);
 
-const COLD: Warming = Warming(80.0, 500.0, Duration::from_secs(40));
-const VERY_COLD: Warming = Warming(40.0, 500.0, Duration::from_secs(90));
-const WARM: Warming = Warming(400.0, 500.0, Duration::from_secs(5));
-
 /// What came of it.
 struct Outcome {
     /// Calls that reached the origin after it was back, and failed.
@@ -68,15 +61,37 @@ struct Outcome {
     calls: Timeline,
 }
 
+knobs! {
+    /// How many instances have a breaker.
+    instances: u64 = 200, 1..=5_000;
+    /// Calls a second.
+    demand: f64 = 400.0, 1.0..=2_000.0;
+    /// How many calls the origin works on at a time; as many may stand in its line.
+    workers: usize = 40, 1..=1_000;
+    /// How long a call may take.
+    timeout: Duration = SECOND, SECOND / 100..=SECOND * 30;
+    /// What the origin can do in a second when it is warm.
+    full: f64 = 500.0, 1.0..=5_000.0;
+    /// What it can do at first where it is back cold.
+    cold: f64 = 80.0, 1.0..=5_000.0;
+    /// What it can do at first where it is back very cold.
+    very_cold: f64 = 40.0, 1.0..=5_000.0;
+    /// What it can do at first where it is back warm.
+    warm: f64 = 400.0, 1.0..=5_000.0;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "breaker-reclose",
-    title: "an origin is back, cold, and 200 breakers close: all at once, or as a ramp",
-    knobs: Vec::new,
+    title: "an origin is back, cold, and every breaker closes: all at once, or as a ramp",
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let all = |way| [COLD, VERY_COLD, WARM].map(|warming| outage(settings.seed, way, warming));
+    let knobs = Knobs::of(settings);
+    let warmings = [(knobs.cold, 40), (knobs.very_cold, 90), (knobs.warm, 5)];
+    let warmings = warmings.map(|(from, over)| Warming(from, knobs.full, SECOND * over));
+    let all = |way| warmings.map(|warming| outage(settings.seed, knobs, way, warming));
     let (fixed, jitter, ramp) = (all(Way::FixedCloseAll), all(Way::JitterCloseAll), all(Way::JitterRamp));
     let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);
     let summary = format!(
@@ -96,13 +111,13 @@ fn run(settings: &Settings) -> Report {
         scenario: "breaker-reclose",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("instances", INSTANCES),
-            Parameter::new("demand", format!("{DEMAND}/s")),
-            Parameter::new("origin", format!("down until {BACK} s, {WORKERS} workers, as many in line")),
-            Parameter::new("cold", COLD),
-            Parameter::new("very cold", VERY_COLD),
-            Parameter::new("warm", WARM),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
+            Parameter::new("back cold", warmings[0]),
+            Parameter::new("back very cold", warmings[1]),
+            Parameter::new("back warm", warmings[2]),
+        ],
+        marks: vec![
+            Mark { at: Duration::ZERO, what: "the origin is down" },
+            Mark { at: SECOND * BACK, what: "it is back" },
         ],
         checks: checks(cold, very_cold, warm),
         arms: vec![
@@ -126,29 +141,36 @@ fn checks(cold: [&Outcome; 3], very_cold: [&Outcome; 3], warm: [&Outcome; 3]) ->
             "cold: share of the failed calls that a random open time alone leaves",
             0.4,
             cold[1].failed as f64 / cold[0].failed as f64,
-        ),
-        Check::at_most(Source::Promise, "cold: share of the failed calls that the ramp leaves", 0.2, failed(cold)),
-        Check::at_most(Source::Promise, "cold: seconds by which it is later", 5.0, later(cold[0], cold[2])),
+        )
+        .cites("T16"),
+        Check::at_most(Source::Promise, "cold: share of the failed calls that the ramp leaves", 0.2, failed(cold))
+            .cites("T16"),
+        Check::at_most(Source::Promise, "cold: seconds by which it is later", 5.0, later(cold[0], cold[2]))
+            .cites("T16"),
         Check::at_most(
             Source::Promise,
             "very cold: share of the failed calls that the ramp leaves",
             0.65,
             failed(very_cold),
-        ),
+        )
+        .cites("T16"),
         Check::at_most(
             Source::Promise,
             "very cold: seconds by which it is later",
             10.0,
             later(very_cold[0], very_cold[2]),
-        ),
-        Check::equal(Source::Formula, "warm: nothing fails", &[0; 3], &warm.map(|outcome| outcome.failed)),
+        )
+        .cites("T16"),
+        Check::equal(Source::Formula, "warm: nothing fails", &[0; 3], &warm.map(|outcome| outcome.failed)).cites("T16"),
         Check::at_most(
             Source::Formula,
             "warm: seconds that open times up to 30 s cost more than 10 s, to the second",
             22.0,
             later(warm[0], warm[1]),
-        ),
-        Check::at_most(Source::Promise, "warm: seconds that the ramp costs more", 12.0, later(warm[1], warm[2])),
+        )
+        .cites("T16"),
+        Check::at_most(Source::Promise, "warm: seconds that the ramp costs more", 12.0, later(warm[1], warm[2]))
+            .cites("T16"),
     ]
 }
 
@@ -181,28 +203,28 @@ fn breaker(env: &Env, way: Way) -> Breaker {
     .build()
 }
 
-fn outage(seed: u64, way: Way, warming: Warming) -> Outcome {
+fn outage(seed: u64, knobs: Knobs, way: Way, warming: Warming) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let down = Plan { line: WORKERS, down: true, ..Plan::new(WORKERS, SECOND) };
+    let down = Plan { line: knobs.workers, down: true, ..Plan::new(knobs.workers, SECOND) };
     let service = Service::new(&env, "origin", SECOND, down);
-    env.spawn(come_back(env.clone(), service.clone(), warming)).detach();
-    let breakers: Vec<Breaker> = (0..INSTANCES).map(|id| breaker(&env.scope(id), way)).collect();
+    env.spawn(come_back(env.clone(), service.clone(), knobs.workers, warming)).detach();
+    let breakers: Vec<Breaker> = (0..knobs.instances).map(|id| breaker(&env.scope(id), way)).collect();
     let failed = Arc::new(AtomicU64::new(0));
     let (users, who) = (env.rng("users"), env.rng("who"));
     sim.run(poisson(
         &env,
         &users,
         Tick::ZERO + SECOND * END,
-        |_| DEMAND,
+        |_| knobs.demand,
         |_| {
-            let breaker = &breakers[usize::try_from(who.below(INSTANCES)).unwrap_or(0)];
+            let breaker = &breakers[usize::try_from(who.below(knobs.instances)).unwrap_or(0)];
             let ask = Ask::new(&env);
             if let Ok(permit) = breaker.try_enter(&ask) {
                 let (env, service, failed) = (env.clone(), service.clone(), Arc::clone(&failed));
                 env.clone()
                     .spawn(async move {
-                        let served = within(&env, TIMEOUT, service.call()).await;
+                        let served = within(&env, knobs.timeout, service.call()).await;
                         let verdict = if served == Some(Ok(())) { Verdict::Ok } else { Verdict::Fault };
                         if verdict != Verdict::Ok && ask.at >= Tick::ZERO + SECOND * BACK {
                             failed.fetch_add(1, Ordering::Relaxed);
@@ -214,18 +236,22 @@ fn outage(seed: u64, way: Way, warming: Warming) -> Outcome {
         },
     ));
     let seen = service.seen();
-    Outcome { failed: failed.load(Ordering::Relaxed), recovered: recovered(&seen.served), calls: seen.calls }
+    Outcome {
+        failed: failed.load(Ordering::Relaxed),
+        recovered: recovered(&seen.served, knobs.demand),
+        calls: seen.calls,
+    }
 }
 
 /// Is down, then back, then warmer every second.
-async fn come_back(env: Env, service: Service, Warming(from, to, over): Warming) {
+async fn come_back(env: Env, service: Service, workers: usize, Warming(from, to, over): Warming) {
     env.sleep(SECOND * BACK).await;
     for second in 0..END - BACK {
         let warm = (f64::from(second) / over.as_secs_f64()).min(1.0);
         let capacity = from + (to - from) * warm;
         service.change(|plan| {
             plan.down = false;
-            plan.time = Duration::from_secs_f64(WORKERS as f64 / capacity);
+            plan.time = Duration::from_secs_f64(workers as f64 / capacity);
         });
         env.sleep(SECOND).await;
     }
@@ -242,10 +268,10 @@ async fn within<T>(env: &Env, time: Duration, future: impl Future<Output = T>) -
 }
 
 /// How long after it was back the first five seconds ended that had 95 % of the demand served.
-fn recovered(served: &Timeline) -> Duration {
+fn recovered(served: &Timeline, demand: f64) -> Duration {
     let counts = served.counts();
     let good = (BACK as usize..counts.len().saturating_sub(5))
-        .find(|&second| counts[second..second + 5].iter().sum::<u64>() as f64 >= 0.95 * 5.0 * DEMAND);
+        .find(|&second| counts[second..second + 5].iter().sum::<u64>() as f64 >= 0.95 * 5.0 * demand);
     let end = good.map_or(END, |second| u32::try_from(second + 5).unwrap_or(END));
     SECOND * (end - BACK)
 }

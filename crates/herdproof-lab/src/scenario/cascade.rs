@@ -17,25 +17,18 @@ use herdproof::{
 };
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     readers::{Reads, Shelf, load},
 };
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Readers a second.
-const RATE: f64 = 100.0;
-const HERD: u64 = 800;
-const ALONE: Duration = Duration::from_millis(80);
-const LAW: Slowdown = Slowdown::alone(ALONE).at(800, Duration::from_secs(5));
-const TTL: Duration = Duration::from_secs(5);
-const TIMEOUT: Duration = SEC;
-const TRIES: u32 = 3;
 /// When the key expires and the herd comes.
 const EXPIRY: Duration = Duration::from_secs(10);
 /// When it should all be over, and when the run ends.
@@ -61,56 +54,85 @@ const WAYS: [(Way, &str); 4] = [
     (Way::CacheWithGrace, "... and grace"),
 ];
 
+knobs! {
+    /// Readers a second.
+    readers: f64 = 100.0, 1.0..=500.0;
+    /// How many more come at 10 s, when the key expires. The origin is slow at as many in flight.
+    herd: u64 = 800, 2..=10_000;
+    /// How long the origin takes for one load alone.
+    load: Duration = Duration::from_millis(80), Duration::from_millis(1)..=SEC;
+    /// How long among the herd; no less than alone.
+    crowded: Duration = SEC * 5, Duration::from_millis(1)..=SEC * 60;
+    /// How long the key is fresh.
+    ttl: Duration = SEC * 5, SEC / 2..=SEC * 60;
+    /// How long a try may take.
+    timeout: Duration = SEC, SEC / 10..=SEC * 30;
+    /// How often a reader tries.
+    tries: u32 = 3, 1..=10;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cascade",
     title: "80 ms become 5 s under the load's own herd, and nothing ends it, or one load",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, way));
+    let knobs = Knobs::of(settings);
+    let law = knobs.law();
+    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
     let [patient, retrying, cache, grace] = &runs;
     // What the origin can serve at the largest crowd.
-    let most = HERD as f64 / LAW.time(HERD).as_secs_f64();
+    let most = knobs.herd as f64 / law.time(knobs.herd).as_secs_f64();
     let checks = vec![
         Check::equal(
             Source::Article,
-            "800 at once: 80 ms become 5 s",
-            &(ALONE, SEC * 5),
-            &(LAW.time(1), LAW.time(HERD)),
-        ),
+            format!("{} at once: {} become {}", knobs.herd, say(knobs.load), say(knobs.crowded)),
+            &(knobs.load, knobs.crowded),
+            &(law.time(1), law.time(knobs.herd)),
+        )
+        .cites("N6")
+        .cites("H4"),
         Check::at_least(
             Source::Article,
             "patient readers: the herd waits longer than that, as more come while it does (s)",
-            5.0,
+            knobs.crowded.as_secs_f64(),
             patient.in_herd().quantile(50).as_secs_f64(),
-        ),
+        )
+        .cites("H4"),
         Check::equal(
             Source::Formula,
             "vulnerable: readers/s < what the origin can serve < readers/s x tries",
             &true,
-            &(RATE < most && most < RATE * f64::from(TRIES)),
-        ),
+            &(knobs.readers < most && most < knobs.readers * f64::from(knobs.tries)),
+        )
+        .cites("H4"),
         Check::at_least(Source::Formula, "before, the naive arms serve everybody (%)", 100.0, {
             patient.before().min(retrying.before())
-        }),
-        Check::at_most(Source::Article, "timeouts and tries: 20 s later nobody is served (%)", 1.0, retrying.at_end()),
-        Check::equal(Source::Promise, "cache: never more than one load under way", &1, &cache.origin.peak_in_flight()),
-        Check::equal(Source::Promise, "cache: everybody is served", &0, &cache.reads.all().errors()),
+        })
+        .cites("H4"),
+        Check::at_most(Source::Article, "timeouts and tries: 20 s later nobody is served (%)", 1.0, retrying.at_end())
+            .cites("H4"),
+        Check::equal(Source::Promise, "cache: never more than one load under way", &1, &cache.origin.peak_in_flight())
+            .cites("T5"),
+        Check::equal(Source::Promise, "cache: everybody is served", &0, &cache.reads.all().errors()).cites("T5"),
         Check::at_most(
             Source::Promise,
             "cache: nobody waits longer than for one load alone (ms)",
-            ALONE.as_secs_f64() * 1e3,
+            knobs.load.as_secs_f64() * 1e3,
             cache.reads.all().quantile(100).as_secs_f64() * 1e3,
-        ),
+        )
+        .cites("T5"),
         Check::equal(Source::Promise, "with grace: of the herd and all who come after, nobody waits at all", &0, &{
             grace.reads.between(SEC, END).waited()
-        }),
+        })
+        .cites("T10"),
     ];
     let summary = format!(
-        "20 s after one expiry with {HERD} readers, {:.0} % of all readers were served; through the cache the same readers with the \
+        "20 s after one expiry with {} readers, {:.0} % of all readers were served; through the cache the same readers with the \
          same timeouts were {} calls instead of {}, and all were served within {:.0} ms.",
+        knobs.herd,
         retrying.at_end(),
         cache.origin.calls(),
         retrying.origin.calls(),
@@ -119,19 +141,27 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "cascade",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("readers/s", RATE),
-            Parameter::new("herd", format!("{HERD} at {EXPIRY:?}, when the key expires")),
-            Parameter::new("origin", LAW),
-            Parameter::new("ttl", format!("{TTL:?}")),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("tries", TRIES),
-        ],
-        arms: WAYS.into_iter().zip(&runs).map(|((_, name), run)| run.arm(name)).collect(),
+        arms: WAYS.into_iter().zip(&runs).map(|((way, name), run)| run.arm(knobs.name(way, name))).collect(),
+        marks: vec![Mark { at: EXPIRY, what: "the key expires" }],
         span: END,
         checks,
         summary,
         ..Report::default()
+    }
+}
+
+impl Knobs {
+    fn law(self) -> Slowdown {
+        Slowdown::alone(self.load).at(self.herd, self.crowded)
+    }
+
+    /// What an arm is called, whose usual name tells how many tries there are.
+    fn name(self, way: Way, usual: &'static str) -> &'static str {
+        match way {
+            Way::Retrying if self.tries != 3 => "... timeout, tries",
+            Way::Cache if self.tries != 3 => "cache, timeout, tries",
+            _ => usual,
+        }
     }
 }
 
@@ -141,6 +171,7 @@ struct Run {
 }
 
 struct World {
+    knobs: Knobs,
     env: Env,
     way: Way,
     origin: Origin,
@@ -149,25 +180,26 @@ struct World {
 }
 
 impl Run {
-    fn new(seed: u64, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, LAW);
-        let grace = if way == Way::CacheWithGrace { TTL } else { Duration::ZERO };
-        let cache = Cache::builder(&env).policy(Policy::new(TTL).grace(grace)).build();
-        let world = Arc::new(World { env: env.clone(), way, origin: origin.clone(), shelf: Shelf::default(), cache });
+        let origin = Origin::up(&env, BIN, knobs.law());
+        let grace = if way == Way::CacheWithGrace { knobs.ttl } else { Duration::ZERO };
+        let cache = Cache::builder(&env).policy(Policy::new(knobs.ttl).grace(grace)).build();
+        let world =
+            Arc::new(World { knobs, env: env.clone(), way, origin: origin.clone(), shelf: Shelf::default(), cache });
         let reads = Reads::default();
         let read = |_| {
             let (clock, reads, world) = (env.clone(), reads.clone(), Arc::clone(&world));
             env.spawn(async move { reads.read(&clock, world.get()).await }).detach();
         };
         let readers = env.rng("readers");
-        sim.run(poisson(&env, &readers, Tick::ZERO + EXPIRY, |_| RATE, read));
+        sim.run(poisson(&env, &readers, Tick::ZERO + EXPIRY, |_| knobs.readers, read));
         sim.run_until(Tick::ZERO + EXPIRY);
         world.shelf.clear();
         world.cache.expire_tag(TAG, Duration::ZERO);
-        (0..HERD).for_each(read);
-        sim.run(poisson(&env, &readers, Tick::ZERO + END, |_| RATE, read));
+        (0..knobs.herd).for_each(read);
+        sim.run(poisson(&env, &readers, Tick::ZERO + END, |_| knobs.readers, read));
         // Those who are under way, if they ever come to an end.
         sim.run_until(Tick::ZERO + END * 2);
         Run { origin, reads }
@@ -206,9 +238,9 @@ impl World {
     async fn get(&self) -> Result<Tick, ()> {
         if self.way == Way::Patient {
             let load = load(&self.env, &self.origin);
-            return self.shelf.get(&self.env, "key", TTL, load).await.map_err(|_| ());
+            return self.shelf.get(&self.env, "key", self.knobs.ttl, load).await.map_err(|_| ());
         }
-        for _ in 0..TRIES {
+        for _ in 0..self.knobs.tries {
             if let Some(value) = self.attempt().await {
                 return Ok(value);
             }
@@ -217,11 +249,11 @@ impl World {
     }
 
     async fn attempt(&self) -> Option<Tick> {
-        let World { env, way, origin, shelf, cache } = self;
-        let deadline = env.now() + TIMEOUT;
+        let World { knobs, env, way, origin, shelf, cache } = self;
+        let deadline = env.now() + knobs.timeout;
         let load = load(env, origin);
         if *way == Way::Retrying {
-            return by(env, Some(deadline), shelf.get(env, "key", TTL, load)).await?.ok();
+            return by(env, Some(deadline), shelf.get(env, "key", knobs.ttl, load)).await?.ok();
         }
         let get = cache.get_with(&"key", |_| async { Ok(Load::With(load.await?, Keep::tagged(TAG))) });
         get.by(deadline).await.ok().map(|got| got.value)

@@ -24,31 +24,22 @@ use herdproof::{
 };
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     readers::{Reads, Shelf},
 };
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Seen, Service, Unserved},
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Requests a second, each for one of so many keys.
-const RATE: f64 = 1_000.0;
-const KEYS: u64 = 500;
-/// Ten keys a second come to their end: one request in a hundred.
-const TTL: Duration = Duration::from_secs(50);
-/// Fifty a second: five times what it has to.
-const ORIGIN: Plan = Plan::new(5, Duration::from_millis(100));
-const TIMEOUT: Duration = SEC;
 const LOST: Duration = Duration::from_secs(5);
 /// When it should all be over, and when the run ends.
 const LATE: Duration = Duration::from_secs(25);
 const END: Duration = Duration::from_secs(30);
 const BIN: Duration = Duration::from_millis(100);
-/// Loads that may wait for their turn: what the origin does in half a timeout.
-const WAITING: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -67,17 +58,37 @@ const WAYS: [(Way, &str); 5] = [
     (Way::Primed, "cache, limit, filled first"),
 ];
 
+knobs! {
+    /// Requests a second.
+    requests: f64 = 1_000.0, 1.0..=3_000.0;
+    /// How many keys they are for.
+    keys: u64 = 500, 1..=20_000;
+    /// How long a value is fresh.
+    ttl: Duration = SEC * 50, SEC..=SEC * 3_600;
+    /// How many calls the origin works on at a time.
+    workers: usize = 5, 1..=100;
+    /// How long it takes for one.
+    service_time: Duration = Duration::from_millis(100), Duration::from_millis(1)..=SEC;
+    /// How long a request waits.
+    timeout: Duration = SEC, SEC / 10..=SEC * 10;
+    /// How many loads may wait for their turn where they are limited.
+    waiting: usize = 20, 0..=10_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cold-cache",
     title: "a cache is lost under full traffic: it never fills again, or as fast as the origin can",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, way));
+    let knobs = Knobs::of(settings);
+    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
     let [naive, coalesced, limited, gated, primed] = &runs;
-    let fill = KEYS as f64 / ORIGIN.capacity();
+    let (keys, capacity) = (knobs.keys, knobs.origin().capacity());
+    let fill = keys as f64 / capacity;
+    let misses = keys as f64 / knobs.ttl.as_secs_f64() / knobs.requests;
     let seconds = |run: &Run| run.recovered().map_or(f64::INFINITY, |after| after.as_secs_f64());
     let ours = [coalesced, limited, gated];
     let slowest = ours.iter().map(|run| seconds(run)).fold(0.0, f64::max);
@@ -86,50 +97,64 @@ fn run(settings: &Settings) -> Report {
         Check::within(
             Source::Article,
             "before: one request in a hundred comes to the origin (hit ratio 99 %)",
-            0.01,
-            0.005,
+            misses,
+            misses / 2.0,
             coalesced.calls_before() as f64 / coalesced.reads.between(Duration::ZERO, LOST).len() as f64,
-        ),
+        )
+        .cites("N19")
+        .cites("H20"),
         Check::within(
             Source::Article,
             "naive: in the second after, a hundred times the load",
-            RATE,
-            0.15 * RATE,
+            knobs.requests,
+            0.15 * knobs.requests,
             naive.calls_after(SEC) as f64,
-        ),
+        )
+        .cites("N19")
+        .cites("H20"),
         Check::at_most(
             Source::Formula,
-            "naive: 25 s later only those are served who want what came in the first second, 50 keys of 500 (%)",
-            100.0 * (ORIGIN.capacity() * TIMEOUT.as_secs_f64() + ORIGIN.workers as f64) / KEYS as f64 + 2.0,
+            format!(
+                "naive: 25 s later only those are served who want what came in time, {:.0} keys of {keys} (%)",
+                capacity * knobs.timeout.as_secs_f64()
+            ),
+            100.0 * (capacity * knobs.timeout.as_secs_f64() + knobs.workers as f64) / keys as f64 + 2.0,
             naive.at_end(),
-        ),
+        )
+        .cites("H20"),
         Check::at_least(Source::Promise, "with the cache everybody is served again (%)", 99.0, {
             ours.iter().map(|run| run.at_end()).fold(100.0, f64::min)
-        }),
+        })
+        .cites("T5"),
         Check::within(
             Source::Formula,
-            "... when the origin has been through all keys once, 500 / 50 a second (s)",
+            format!("... when the origin has been through all keys once, {keys} / {capacity} a second (s)"),
             fill,
             0.4 * fill,
             slowest,
-        ),
+        )
+        .cites("H20"),
         Check::at_most(
             Source::Formula,
             "one load per key: the line before the origin is no longer than there are keys",
-            KEYS as f64,
+            knobs.keys as f64,
             coalesced.seen.longest_line as f64,
-        ),
+        )
+        .cites("T5"),
         // A call stands there for no time at all if a worker is free.
-        Check::at_most(Source::Promise, "with the limit there is no line before the origin", 1.0, longest_line as f64),
+        Check::at_most(Source::Promise, "with the limit there is no line before the origin", 1.0, longest_line as f64)
+            .cites("T27"),
         Check::at_most(
             Source::Promise,
             "with the limit those who are not served know it at once (median wait of the refused, ms)",
             0.0,
             limited.refused_wait().as_secs_f64() * 1e3,
-        ),
+        )
+        .cites("T17"),
         Check::equal(Source::Promise, "filled first: nobody fails", &0, &{
             primed.reads.between(primed.opened, END).errors()
-        }),
+        })
+        .cites("T29"),
     ];
     let summary = format!(
         "25 s after the loss {:.0} % are served without a remedy. With one load per key all are, after {:.0} s, with {} loads in the \
@@ -142,20 +167,19 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "cold-cache",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("requests/s", RATE),
-            Parameter::new("keys", KEYS),
-            Parameter::new("ttl", format!("{TTL:?}")),
-            Parameter::new("origin", format!("{:.0}/s", ORIGIN.capacity())),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("lost at", format!("{LOST:?}")),
-            Parameter::new("filled first", "no traffic until then"),
-        ],
+        parameters: vec![Parameter::new("filled first", "no traffic until then")],
         arms: WAYS.into_iter().zip(&runs).map(|((_, name), run)| run.arm(name)).collect(),
         span: END,
+        marks: vec![Mark { at: LOST, what: "the cache is lost" }],
         checks,
         summary,
         ..Report::default()
+    }
+}
+
+impl Knobs {
+    fn origin(self) -> Plan {
+        Plan::new(self.workers, self.service_time)
     }
 }
 
@@ -168,6 +192,7 @@ struct Run {
 
 /// What all requests of a run share.
 struct World {
+    knobs: Knobs,
     env: Env,
     way: Way,
     service: Service,
@@ -177,27 +202,27 @@ struct World {
 }
 
 impl Run {
-    fn new(seed: u64, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let world = Arc::new(World::new(&env, way));
+        let world = Arc::new(World::new(&env, knobs, way));
         world.fill();
         let reads = Reads::default();
         let keys = env.rng("keys");
         let read = |_| {
-            let (clock, reads, world, key) = (env.clone(), reads.clone(), Arc::clone(&world), keys.below(KEYS));
+            let (clock, reads, world, key) = (env.clone(), reads.clone(), Arc::clone(&world), keys.below(knobs.keys));
             env.spawn(async move { reads.read(&clock, world.get(key)).await }).detach();
         };
         let users = env.rng("users");
-        sim.run(poisson(&env, &users, Tick::ZERO + LOST, |_| RATE, read));
+        sim.run(poisson(&env, &users, Tick::ZERO + LOST, |_| knobs.requests, read));
         world.shelf.clear();
         world.cache.clear();
         if way == Way::Primed {
             sim.run(world.prime());
         }
         let opened = env.now() - Tick::ZERO;
-        sim.run(poisson(&env, &users, Tick::ZERO + END, |_| RATE, read));
-        sim.run_until(Tick::ZERO + END + TIMEOUT * 2);
+        sim.run(poisson(&env, &users, Tick::ZERO + END, |_| knobs.requests, read));
+        sim.run_until(Tick::ZERO + END + knobs.timeout * 2);
         Run { opened, seen: world.service.seen(), reads }
     }
 
@@ -249,27 +274,28 @@ impl Run {
 }
 
 impl World {
-    fn new(env: &Env, way: Way) -> World {
-        let mut cache = Cache::builder(env).policy(Policy::new(TTL).load_timeout(TIMEOUT * 30));
+    fn new(env: &Env, knobs: Knobs, way: Way) -> World {
+        let mut cache = Cache::builder(env).policy(Policy::new(knobs.ttl).load_timeout(knobs.timeout * 30));
         if !matches!(way, Way::Naive | Way::Coalesced) {
-            let seats = u32::try_from(ORIGIN.workers).unwrap_or(u32::MAX);
-            cache = cache.load_limit(Bulkhead::new(env, seats).max_waiting(WAITING));
+            let seats = u32::try_from(knobs.workers).unwrap_or(u32::MAX);
+            cache = cache.load_limit(Bulkhead::new(env, seats).max_waiting(knobs.waiting));
         }
         World {
+            knobs,
             env: env.clone(),
             way,
-            service: Service::new(env, "origin", BIN, ORIGIN),
+            service: Service::new(env, "origin", BIN, knobs.origin()),
             shelf: Shelf::default(),
             cache: cache.build(),
-            gate: ColdCache::new(env, ORIGIN.capacity()),
+            gate: ColdCache::new(env, knobs.origin().capacity()),
         }
     }
 
     /// As it is after some time: ten keys a second come to their end.
     fn fill(&self) {
-        let now = self.env.now();
-        for key in 0..KEYS {
-            let left = TTL.mul_f64((key as f64 + 0.5) / KEYS as f64);
+        let (now, knobs) = (self.env.now(), self.knobs);
+        for key in 0..knobs.keys {
+            let left = knobs.ttl.mul_f64((key as f64 + 0.5) / knobs.keys as f64);
             self.shelf.put(key, now, now + left);
             self.cache.set_with(key, now, &Keep::ttl(left));
         }
@@ -277,12 +303,13 @@ impl World {
 
     /// Loads every key, no more at a time than the limit lets in.
     async fn prime(&self) {
-        let seats = ORIGIN.workers as u64;
+        let Knobs { keys, workers, .. } = self.knobs;
+        let seats = workers as u64;
         let fillers: Vec<_> = (0..seats)
             .map(|seat| {
                 let (cache, service, env) = (self.cache.clone(), self.service.clone(), self.env.clone());
                 self.env.spawn(async move {
-                    for key in (seat..KEYS).step_by(ORIGIN.workers) {
+                    for key in (seat..keys).step_by(workers) {
                         // What cannot be loaded now is loaded when somebody wants it.
                         drop(cache.get(&key, || load(&env, &service)).await);
                     }
@@ -295,11 +322,11 @@ impl World {
     }
 
     async fn get(&self, key: u64) -> Result<Tick, ()> {
-        let World { env, way, service, shelf, cache, gate } = self;
-        let deadline = env.now() + TIMEOUT;
+        let World { knobs, env, way, service, shelf, cache, gate } = self;
+        let deadline = env.now() + knobs.timeout;
         let load = load(env, service);
         if *way == Way::Naive {
-            let get = shelf.get(env, key, TTL, load);
+            let get = shelf.get(env, key, knobs.ttl, load);
             return by(env, Some(deadline), get).await.and_then(Result::ok).ok_or(());
         }
         if *way != Way::Gated {

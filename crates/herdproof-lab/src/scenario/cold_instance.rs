@@ -33,40 +33,35 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Calls a second that are one instance's share.
-const SHARE: f64 = 100.0;
-const KEYS: u64 = 1_000;
-const CONNECTIONS: usize = 2;
-const QUERY: Duration = Duration::from_millis(40);
-/// What the gate of a cold cache is told: what the connections can do, less a tenth for health checks and chance.
-const MISSES: f64 = 45.0;
-const TIMEOUT: Duration = SECOND;
-/// An instance is restarted after so many failed health checks, one a second, and that takes so long.
-const UNHEALTHY: u32 = 3;
-const RESTART: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(5);
-/// What a pool may have under way when it is warm. Far more than it ever has, as such limits are.
-const LIMIT: u32 = 300;
-const WARM_ONES: u32 = 9;
-const ALL_NEW: usize = 5;
 const END: Duration = Duration::from_secs(62);
 
 /// What keeps a new instance from getting all of its share.
 #[derive(Clone, Copy)]
 struct Way {
+    knobs: Knobs,
     weights: Option<SlowStart>,
     limit: Option<SlowStart>,
-    door: fn(&Env) -> Door,
+    door: Kind,
+}
+
+/// Which of the doors it is.
+#[derive(Clone, Copy)]
+enum Kind {
+    None,
+    Opening,
+    Cold,
 }
 
 /// What stands before an instance's cache.
@@ -74,6 +69,23 @@ enum Door {
     None,
     Opening(Opening),
     Cold(ColdCache),
+}
+
+impl Way {
+    fn door(&self, env: &Env) -> Door {
+        match self.door {
+            Kind::None => Door::None,
+            Kind::Opening => Door::Opening(Opening::new(env, SlowStart::over(WINDOW))),
+            Kind::Cold => Door::Cold(ColdCache::new(env, self.knobs.misses())),
+        }
+    }
+}
+
+impl Knobs {
+    /// What the gate of a cold cache is told: what the connections can do, less a tenth for health checks and chance.
+    fn misses(self) -> f64 {
+        0.9 * Plan::new(self.connections, self.query).capacity()
+    }
 }
 
 /// What came of a pool.
@@ -87,23 +99,47 @@ struct Outcome {
     misses: Vec<u64>,
 }
 
+knobs! {
+    /// Calls a second that are one instance's share.
+    share: f64 = 100.0, 1.0..=500.0;
+    /// How many keys they are for.
+    keys: u64 = 1_000, 1..=20_000;
+    /// How many connections an instance has to its database.
+    connections: usize = 2, 1..=100;
+    /// How long a query takes.
+    query: Duration = SECOND / 25, SECOND / 1_000..=SECOND * 2;
+    /// How long a call may take.
+    timeout: Duration = SECOND, SECOND / 100..=SECOND * 30;
+    /// After how many failed health checks, one a second, an instance is restarted.
+    unhealthy: u32 = 3, 1..=100;
+    /// How long that takes.
+    restart: Duration = SECOND * 5, Duration::ZERO..=SECOND * 60;
+    /// What a pool may have under way when it is warm. Far more than it ever has, as such limits are.
+    limit: u32 = 300, 1..=100_000;
+    /// How many warm instances there are beside one that is new.
+    warm_ones: u32 = 9, 0..=50;
+    /// How many there are where all are new.
+    all_new: usize = 5, 1..=30;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "cold-instance",
     title: "a new instance gets its full share, collapses, is restarted: or gets it little by little",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let plain = Way { weights: None, limit: None, door: |_| Door::None };
+    let knobs = Knobs::of(settings);
+    let plain = Way { knobs, weights: None, limit: None, door: Kind::None };
     let slow = |window| Way { weights: Some(SlowStart::over(window)), ..plain };
     let fixed = Way { limit: Some(SlowStart::over(Duration::ZERO)), ..slow(WINDOW) };
     let limited = Way { limit: Some(SlowStart::over(WINDOW)), ..slow(WINDOW) };
-    let opening = Way { door: |env| Door::Opening(Opening::new(env, SlowStart::over(WINDOW))), ..plain };
-    let cold = Way { door: |env| Door::Cold(ColdCache::new(env, MISSES)), ..plain };
+    let opening = Way { door: Kind::Opening, ..plain };
+    let cold = Way { door: Kind::Cold, ..plain };
     let [naive, short, slow, fixed, limited, opening, cold] =
         [plain, slow(SHORT), slow(WINDOW), fixed, limited, opening, cold]
-            .map(|way| [pool(settings.seed, way, 1, WARM_ONES), pool(settings.seed, way, ALL_NEW, 0)]);
+            .map(|way| [pool(settings.seed, way, 1, knobs.warm_ones), pool(settings.seed, way, knobs.all_new, 0)]);
     let summary = format!(
         "given its full share at once, a new instance is restarted {} times in a minute and is as cold as before. With slow start it \
          is warm after {:.0} s, with a readiness that opens after {:.0} s, with a gate that knows what its database can do after \
@@ -122,18 +158,11 @@ fn run(settings: &Settings) -> Report {
         scenario: "cold-instance",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("an instance's share", format!("{SHARE}/s")),
-            Parameter::new("keys", KEYS),
-            Parameter::new("database", format!("{CONNECTIONS} connections, {QUERY:?} a query")),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("restarted", format!("after {UNHEALTHY} failed checks, one a second; takes {RESTART:?}")),
             Parameter::new("window", format!("{WINDOW:?}, too short {SHORT:?}")),
-            Parameter::new("limit of a pool", LIMIT),
-            Parameter::new("cold-cache gate", format!("{MISSES} misses/s")),
-            Parameter::new("one new", format!("beside {WARM_ONES} warm ones")),
-            Parameter::new("all new", ALL_NEW),
+            Parameter::new("cold-cache gate", format!("{} misses/s", knobs.misses())),
         ],
-        checks: checks([&naive, &short, &slow, &fixed, &limited, &opening, &cold]),
+        marks: vec![Mark { at: Duration::ZERO, what: "new instances, with nothing in their caches" }],
+        checks: checks(knobs, [&naive, &short, &slow, &fixed, &limited, &opening, &cold]),
         arms: vec![
             arm("full share at once", naive),
             arm("slow start, 5 s", short),
@@ -152,72 +181,85 @@ fn run(settings: &Settings) -> Report {
 type Pools = [Outcome; 2];
 
 /// In the order of the arms.
-fn checks([naive, short, slow, fixed, limited, opening, cold]: [&Pools; 7]) -> Vec<Check> {
+fn checks(knobs: Knobs, [naive, short, slow, fixed, limited, opening, cold]: [&Pools; 7]) -> Vec<Check> {
     let trouble = |outcome: &Outcome| (outcome.restarts, outcome.failed);
     let restarts = |outcome: &Outcome| outcome.restarts as f64;
     vec![
         Check::at_least(
             Source::Formula,
-            "one new, full share at once: twice what its connections can do, so it is restarted, again and again",
+            "one new, full share at once: more than its connections can do, so it is restarted, again and again",
             3.0,
             restarts(&naive[0]),
-        ),
-        Check::equal(Source::Formula, "and does not get warm in that time", &None, &naive[0].warm),
+        )
+        .cites("H18")
+        .cites("H21"),
+        Check::equal(Source::Formula, "and does not get warm in that time", &None, &naive[0].warm).cites("H18"),
         Check::at_least(
             Source::Formula,
-            "one new, a window of 5 s: 78 misses a second at its end are too many",
+            "one new, a window of 5 s: the misses at its end are too many",
             1.0,
             restarts(&short[0]),
-        ),
+        )
+        .cites("T22"),
         Check::within(
             Source::Formula,
             "one new, a window of 30 s: in the worst ten seconds sqrt(share x keys / (e x window)) misses a second",
-            (SHARE * KEYS as f64 / (std::f64::consts::E * WINDOW.as_secs_f64())).sqrt(),
+            (knobs.share * knobs.keys as f64 / (std::f64::consts::E * WINDOW.as_secs_f64())).sqrt(),
             7.0,
             slow[0].worst_misses(),
-        ),
+        )
+        .cites("T22"),
         Check::equal(
             Source::Promise,
             "one new, a ramp of either kind: restarts and failed calls",
             &[(0, 0); 4],
             &[&slow[0], &limited[0], &opening[0], &cold[0]].map(trouble),
-        ),
+        )
+        .cites("T22"),
         Check::at_most(
             Source::Promise,
             "one new: the gate is warm in less time than the window takes, by seconds",
             -5.0,
             cold[0].seconds() - slow[0].seconds(),
-        ),
+        )
+        .cites("T22"),
         Check::at_least(
             Source::Published,
             "all new: weights cancel out, and slow start alone is as good as nothing: restarts",
-            ALL_NEW as f64,
+            knobs.all_new as f64,
             restarts(&slow[1]),
-        ),
+        )
+        .cites("Envoy docs")
+        .cites("H18"),
         Check::at_least(
             Source::Formula,
-            "all new, a fixed limit: sixty in line for two connections wait longer than anybody waits: restarts",
-            ALL_NEW as f64,
+            "all new, a fixed limit: those in line for a few connections wait longer than anybody waits: restarts",
+            knobs.all_new as f64,
             restarts(&fixed[1]),
-        ),
+        )
+        .cites("H18"),
         Check::at_most(
             Source::Promise,
             "all new, a limit that grows: hardly a restart; it bounds the pool, but not what each of them gets",
             1.0,
             restarts(&limited[1]),
-        ),
+        )
+        .cites("T22"),
         Check::equal(
             Source::Promise,
             "all new: a readiness that opens, a gate: restarts and failed calls",
             &[(0, 0); 2],
             &[&opening[1], &cold[1]].map(trouble),
-        ),
+        )
+        .cites("T22")
+        .cites("T16"),
         Check::at_most(
             Source::Promise,
             "all new: refused by the gate, as a share of what a readiness that opens refuses",
             1.0,
             cold[1].refused as f64 / opening[1].refused as f64,
-        ),
+        )
+        .cites("T22"),
     ]
 }
 
@@ -271,13 +313,13 @@ struct Life {
 
 impl Life {
     fn begin(env: &Env, way: Way, number: u64) -> Life {
-        let keys = usize::try_from(KEYS).unwrap_or_default();
+        let keys = usize::try_from(way.knobs.keys).unwrap_or_default();
         Life {
             up: true,
             since: env.now(),
             number,
-            database: Service::new(env, "database", SECOND, Plan::new(CONNECTIONS, QUERY)),
-            door: (way.door)(env),
+            database: Service::new(env, "database", SECOND, Plan::new(way.knobs.connections, way.knobs.query)),
+            door: way.door(env),
             cached: vec![false; keys],
             filled: 0,
             warm: None,
@@ -325,15 +367,15 @@ impl Instance {
     /// Asks the database once a second whether it is well, and restarts the instance when it has not been for too long.
     async fn watch(self: Arc<Instance>) {
         let Instance { env, way, life } = &*self;
-        let mut failed = 0;
+        let (knobs, mut failed) = (way.knobs, 0);
         loop {
             env.sleep(SECOND).await;
             let database = life.lock().database.clone();
-            let well = by(env, Some(env.now() + TIMEOUT), database.call()).await.is_some();
+            let well = by(env, Some(env.now() + knobs.timeout), database.call()).await.is_some();
             failed = if well { 0 } else { failed + 1 };
-            if failed == UNHEALTHY {
+            if failed == knobs.unhealthy {
                 life.lock().up = false;
-                env.sleep(RESTART).await;
+                env.sleep(knobs.restart).await;
                 let number = life.lock().number + 1;
                 *life.lock() = Life::begin(env, *way, number);
                 failed = 0;
@@ -354,13 +396,13 @@ struct Counts {
 fn pool(seed: u64, way: Way, new: usize, warm_ones: u32) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let counts = Arc::new(Counts::default());
+    let (knobs, counts) = (way.knobs, Arc::new(Counts::default()));
     let instances: Vec<Arc<Instance>> = (0..new).map(|_| Instance::new(&env, way)).collect();
     for instance in &instances {
         env.spawn(Arc::clone(instance).watch()).detach();
     }
     let (users, who, what) = (env.rng("users"), env.rng("who"), env.rng("what"));
-    let rate = SHARE * (new as f64 + f64::from(warm_ones));
+    let rate = knobs.share * (new as f64 + f64::from(warm_ones));
     let weights = Cell::new(vec![0.0; new]);
     let pick = |now: Tick, not: Option<usize>| {
         let mut of = weights.take();
@@ -378,10 +420,10 @@ fn pool(seed: u64, way: Way, new: usize, warm_ones: u32) -> Outcome {
         |_| rate,
         |_| {
             let ask = Ask::new(&env);
-            let key = usize::try_from(what.below(KEYS)).unwrap_or_default();
+            let key = usize::try_from(what.below(knobs.keys)).unwrap_or_default();
             if let Some(slow) = way.limit {
                 let warm = (0..warm_ones).map(|_| END);
-                let most = slow.limit(LIMIT, instances.iter().map(|new| new.age(ask.at)).chain(warm));
+                let most = slow.limit(knobs.limit, instances.iter().map(|new| new.age(ask.at)).chain(warm));
                 if counts.in_flight.load(Ordering::Relaxed) >= u64::from(most) {
                     counts.refused.fetch_add(1, Ordering::Relaxed);
                     return;
@@ -456,10 +498,10 @@ fn call(instance: &Arc<Instance>, ask: &Ask, key: usize, counts: &Arc<Counts>) -
     drop(life);
     counts.missed(ask.at);
     let (instance, counts) = (Arc::clone(instance), Arc::clone(counts));
-    let env = instance.env.clone();
+    let (env, timeout) = (instance.env.clone(), instance.way.knobs.timeout);
     env.clone()
         .spawn(async move {
-            let found = by(&env, Some(env.now() + TIMEOUT), database.call()).await == Some(Ok(()));
+            let found = by(&env, Some(env.now() + timeout), database.call()).await == Some(Ok(()));
             counts.in_flight.fetch_sub(1, Ordering::Relaxed);
             let mut life = instance.life.lock();
             if !found {

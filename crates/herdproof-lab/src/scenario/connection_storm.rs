@@ -26,20 +26,14 @@ use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter, connect::Reconnect};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
 };
 
-const CLIENTS: u64 = 10_000;
-const CORES: usize = 8;
-const HANDSHAKE: Duration = Duration::from_millis(16);
-const PER_SECOND: f64 = 500.0;
-const QUEUE: usize = 410;
-const LONG_QUEUE: usize = 2_000;
-const TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(5);
 const BIN: Duration = Duration::from_millis(250);
 /// After this long, those who are not connected are counted as such.
@@ -57,32 +51,49 @@ struct Storm {
     over: Option<Duration>,
 }
 
+knobs! {
+    /// How many clients lose their connection.
+    clients: u64 = 10_000, 1..=20_000;
+    /// How many handshakes the server makes at a time.
+    cores: usize = 8, 1..=256;
+    /// How long one takes.
+    handshake: Duration = Duration::from_millis(16), Duration::from_millis(1)..=Duration::from_secs(1);
+    /// How long the accept queue is.
+    queue: usize = 410, 1..=20_000;
+    /// How long it is where it is too long.
+    long_queue: usize = 2_000, 1..=20_000;
+    /// How long a client waits for its connection.
+    timeout: Duration = Duration::from_secs(2), Duration::from_secs(1)..=Duration::from_secs(30);
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "connection-storm",
     title: "every connection is lost at once: dialling again in waves, or spread over as long as it takes",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, queue, limit, &reconnect);
+    let knobs = Knobs::of(settings);
+    let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, knobs, queue, limit, &reconnect);
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);
         Reconnect::new().spread(Duration::ZERO).backoff(backoff)
     };
-    let at_once = storm(QUEUE, LIMIT, fixed(Duration::ZERO));
-    let long = storm(LONG_QUEUE, SHORT_LIMIT, fixed(Duration::ZERO));
-    let waves = storm(QUEUE, LIMIT, fixed(PAUSE));
-    let jitter = storm(QUEUE, LIMIT, Reconnect::new().spread(Duration::ZERO));
-    let spread = storm(QUEUE, LIMIT, Reconnect::new().crowd(CLIENTS, PER_SECOND * 0.8));
+    let at_once = storm(knobs.queue, LIMIT, fixed(Duration::ZERO));
+    let long = storm(knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
+    let waves = storm(knobs.queue, LIMIT, fixed(PAUSE));
+    let jitter = storm(knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
+    let spread = storm(knobs.queue, LIMIT, Reconnect::new().crowd(knobs.clients, knobs.comfortable()));
     let summary = format!(
         "dialling at once takes {} dials and {:.0} s; with a pause of 5 s {:.0} s; with full jitter {} dials and {:.0} s; spread \
-         over 25 s from the first attempt on {} dials, {:.0} s, and {} dropped.",
+         over {:.0} s from the first attempt on {} dials, {:.0} s, and {} dropped.",
         at_once.dials.total(),
         at_once.seconds(),
         waves.seconds(),
         jitter.dials.total(),
         jitter.seconds(),
+        knobs.window(),
         spread.dials.total(),
         spread.seconds(),
         spread.dropped,
@@ -90,20 +101,18 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "connection-storm",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("clients", CLIENTS),
-            Parameter::new("handshakes/s", PER_SECOND),
-            Parameter::new("accept queue", QUEUE),
-            Parameter::new("long queue", LONG_QUEUE),
-            Parameter::new("connect timeout", format!("{TIMEOUT:?}")),
-        ],
-        checks: checks(&at_once, &long, &waves, &jitter, &spread),
+        marks: vec![Mark { at: Duration::ZERO, what: "every connection is lost" }],
+        checks: checks(knobs, &at_once, &long, &waves, &jitter, &spread),
         arms: vec![
             at_once.arm("at once"),
             long.arm("at once, long queue"),
             waves.arm("fixed pause of 5 s"),
             jitter.arm("full jitter"),
-            spread.arm("spread over 25 s"),
+            spread.arm(if (knobs.window() - 25.0).abs() < 1e-9 {
+                "spread over 25 s"
+            } else {
+                "spread from the first on"
+            }),
         ],
         span: Duration::from_secs(62),
         summary,
@@ -111,21 +120,38 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn storm(seed: u64, queue: usize, limit: Duration, reconnect: &Reconnect) -> Storm {
+impl Knobs {
+    /// Handshakes that the server can make in a second.
+    fn per_second(self) -> f64 {
+        Plan::new(self.cores, self.handshake).capacity()
+    }
+
+    /// How many dials a second leave it a fifth to spare.
+    fn comfortable(self) -> f64 {
+        self.per_second() * 0.8
+    }
+
+    /// Over how many seconds everybody's first attempts have to be spread for that.
+    fn window(self) -> f64 {
+        self.clients as f64 / self.comfortable()
+    }
+}
+
+fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Reconnect) -> Storm {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let server = Service::new(&env, "server", BIN, Plan { line: queue, ..Plan::new(CORES, HANDSHAKE) });
+    let server = Service::new(&env, "server", BIN, Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) });
     let seen = Arc::new(Mutex::new((Timeline::new(BIN), 0, Tick::ZERO)));
-    for id in 0..CLIENTS {
+    for id in 0..knobs.clients {
         // The connection that was lost had been steady.
         let reconnect = reconnect.clone().steady(Duration::ZERO);
-        env.spawn(client(env.scope(id), reconnect, server.clone(), Arc::clone(&seen))).detach();
+        env.spawn(client(env.scope(id), knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
     }
     sim.run_until(Tick::ZERO + limit);
     let (connected, dropped, last) = seen.lock().clone();
     let server = server.seen();
     Storm {
-        over: (connected.total() == CLIENTS).then_some(last - Tick::ZERO),
+        over: (connected.total() == knobs.clients).then_some(last - Tick::ZERO),
         dials: server.calls,
         connected,
         dropped,
@@ -135,14 +161,20 @@ fn storm(seed: u64, queue: usize, limit: Duration, reconnect: &Reconnect) -> Sto
 }
 
 /// Has a connection, loses it at once, and keeps dialling until it has another.
-async fn client(env: Env, reconnect: Reconnect, server: Service, seen: Arc<Mutex<(Timeline, u64, Tick)>>) {
+async fn client(
+    env: Env,
+    timeout: Duration,
+    reconnect: Reconnect,
+    server: Service,
+    seen: Arc<Mutex<(Timeline, u64, Tick)>>,
+) {
     let (connected, stop) = oneshot::channel::<()>();
     let mut connected = Some(connected);
     let mut first = true;
     let connect = || {
         let had_one = std::mem::take(&mut first);
         let (env, server, seen) = (env.clone(), server.clone(), Arc::clone(&seen));
-        async move { if had_one { Ok(false) } else { dial(&env, &server, &seen).await.map(|()| true) } }
+        async move { if had_one { Ok(false) } else { dial(&env, timeout, &server, &seen).await.map(|()| true) } }
     };
     let serve = |again| {
         if again {
@@ -156,8 +188,13 @@ async fn client(env: Env, reconnect: Reconnect, server: Service, seen: Arc<Mutex
 }
 
 /// A connection, or nothing for as long as the timeout: the kernel drops what does not fit into the accept queue.
-async fn dial(env: &Env, server: &Service, seen: &Mutex<(Timeline, u64, Tick)>) -> Result<(), Unserved> {
-    let mut late = pin!(env.sleep(TIMEOUT));
+async fn dial(
+    env: &Env,
+    timeout: Duration,
+    server: &Service,
+    seen: &Mutex<(Timeline, u64, Tick)>,
+) -> Result<(), Unserved> {
+    let mut late = pin!(env.sleep(timeout));
     let mut call = pin!(async {
         let served = server.call().await;
         if served == Err(Unserved::Full) {
@@ -186,7 +223,7 @@ impl Storm {
 
     /// How many were connected from this second on.
     fn connected_from(&self, second: usize) -> u64 {
-        self.connected.counts().iter().skip(second * 4).sum()
+        self.connected.counts().iter().skip(second.saturating_mul(4)).sum()
     }
 
     fn arm(&self, name: &'static str) -> Arm {
@@ -203,62 +240,77 @@ impl Storm {
     }
 }
 
-fn checks(at_once: &Storm, long: &Storm, waves: &Storm, jitter: &Storm, spread: &Storm) -> Vec<Check> {
-    let least = CLIENTS as f64 / PER_SECOND;
-    let in_wave = (QUEUE + CORES) as f64;
-    let waves_needed = (CLIENTS as f64 / in_wave).ceil() - 1.0;
+fn checks(knobs: Knobs, at_once: &Storm, long: &Storm, waves: &Storm, jitter: &Storm, spread: &Storm) -> Vec<Check> {
+    let timeout = say(knobs.timeout);
+    let least = knobs.clients as f64 / knobs.per_second();
+    let in_wave = (knobs.queue + knobs.cores) as f64;
+    let waves_needed = (knobs.clients as f64 / in_wave).ceil() - 1.0;
     let first = |storm: &Storm| storm.dials.counts().first().copied().unwrap_or(0);
-    let mean = CLIENTS as f64 / 25.0 * BIN.as_secs_f64();
+    let after_timeout = usize::try_from(knobs.timeout.as_secs() + 1).unwrap_or(usize::MAX);
+    let mean = knobs.clients as f64 / knobs.window() * BIN.as_secs_f64();
     vec![
         Check::equal(
             Source::Article,
             "at once, with a pause, with full jitter: the first attempt is everybody's",
-            &[CLIENTS; 3],
-            &[at_once, waves, jitter].map(|storm| storm.dials.counts()[0].min(CLIENTS)),
-        ),
+            &[knobs.clients; 3],
+            &[at_once, waves, jitter].map(|storm| storm.dials.counts()[0].min(knobs.clients)),
+        )
+        .cites("H9"),
         Check::within(
             Source::Formula,
-            "at once: one queue in each timeout, 2 s x (N / (queue + cores) - 1) and a bit",
-            TIMEOUT.as_secs_f64() * waves_needed,
+            format!("at once: one queue in each timeout, {timeout} x (N / (queue + cores) - 1) and a bit"),
+            knobs.timeout.as_secs_f64() * waves_needed,
             2.0,
             at_once.seconds(),
-        ),
+        )
+        .cites("H9"),
         Check::within(
             Source::Formula,
             "fixed pause: one queue in each timeout and pause",
-            (TIMEOUT + PAUSE).as_secs_f64() * waves_needed,
+            (knobs.timeout + PAUSE).as_secs_f64() * waves_needed,
             2.0,
             waves.seconds(),
-        ),
+        )
+        .cites("H9"),
         Check::within(
             Source::Formula,
-            "long queue: those who are served within the timeout, H x 2 s",
-            PER_SECOND * TIMEOUT.as_secs_f64(),
-            CORES as f64,
+            format!("long queue: those who are served within the timeout, H x {timeout}"),
+            knobs.per_second() * knobs.timeout.as_secs_f64(),
+            knobs.cores as f64,
             long.connected.total() as f64,
-        ),
-        Check::equal(Source::Formula, "long queue: connected after that", &0, &long.connected_from(3)),
+        )
+        .cites("H9")
+        .cites("T26"),
+        Check::equal(Source::Formula, "long queue: connected after that", &0, &long.connected_from(after_timeout))
+            .cites("H9")
+            .cites("T26"),
         Check::at_least(Source::Formula, "nobody is done before N / H (s)", least, {
             at_once.seconds().min(jitter.seconds()).min(spread.seconds())
-        }),
+        })
+        .cites("H9"),
         Check::at_most(
             Source::Promise,
             "spread: never more than six standard deviations above N / W dials in 250 ms",
             (mean + 6.0 * mean.sqrt()).ceil(),
             spread.dials.peak() as f64,
-        ),
+        )
+        .cites("T26"),
         Check::equal(
             Source::Promise,
             "spread: (dropped, for nobody, dials)",
-            &(0, 0, CLIENTS),
+            &(0, 0, knobs.clients),
             &(spread.dropped, spread.wasted, spread.dials.total()),
-        ),
-        Check::at_most(Source::Promise, "spread: over after W and a bit (s)", 26.0, spread.seconds()),
+        )
+        .cites("T26"),
+        Check::at_most(Source::Promise, "spread: over after W and a bit (s)", knobs.window() + 1.0, spread.seconds())
+            .cites("T26"),
         Check::at_most(
             Source::Promise,
             "full jitter: fewer dials than at once, first wave apart",
             (at_once.dials.total() - first(at_once)) as f64,
             (jitter.dials.total() - first(jitter)) as f64,
-        ),
+        )
+        .cites("T2")
+        .cites("T26"),
     ]
 }

@@ -12,13 +12,14 @@ use herdproof::{
     schedule::{Cron, Splay},
 };
 
-use super::{Scenario, Settings, marks::Marks};
-use crate::report::{Arm, Check, Figure, Parameter, Report, Source};
+use super::{Scenario, marks::Marks};
+use crate::{
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
+};
 
-const INSTANCES: u64 = 2_000;
 const HOUR: Duration = Duration::from_secs(3600);
 const BOUND: Duration = Duration::from_secs(600);
-const WORK: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 const HOURS: u32 = 6;
 
@@ -32,11 +33,19 @@ enum Way {
     Cron { bound: Duration, own: bool },
 }
 
+knobs! {
+    /// How many instances have the job.
+    instances: u64 = 2_000, 1..=50_000;
+    /// How long it takes.
+    job: Duration = SECOND * 20, SECOND..=SECOND * 1_800;
+}
+
 pub(super) const SCENARIO: Scenario =
-    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", knobs: Vec::new, run };
+    Scenario { name: "cron", title: "everybody's job at :00, or each in a slot of its own", knobs: Knobs::all, run };
 
 fn run(settings: &Settings) -> Report {
-    let herd = |way| herd(settings.seed, way);
+    let knobs = Knobs::of(settings);
+    let herd = |way| herd(settings.seed, knobs, way);
     let sharp = herd(Way::Sharp);
     let sleep = herd(Way::Sleep);
     let drawn = herd(Way::Cron { bound: BOUND, own: false });
@@ -44,8 +53,9 @@ fn run(settings: &Settings) -> Report {
     let hour = herd(Way::Cron { bound: HOUR, own: true });
     let peak = |marks: &Marks| marks.timeline(SECOND).peak();
     let summary = format!(
-        "{INSTANCES} jobs at :00 are {} in one second; each in its own slot of ten minutes {}, of the whole hour {}, and \
+        "{} jobs at :00 are {} in one second; each in its own slot of ten minutes {}, of the whole hour {}, and \
          every instance still runs once an hour.",
+        knobs.instances,
         peak(&sharp),
         peak(&own),
         peak(&hour),
@@ -54,13 +64,12 @@ fn run(settings: &Settings) -> Report {
         scenario: "cron",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("instances", INSTANCES),
             Parameter::new("period", "1 h"),
-            Parameter::new("job", format!("{WORK:?}")),
             Parameter::new("bound", "10 min"),
             Parameter::new("time", format!("{HOURS} h")),
         ],
-        checks: checks(&sharp, &sleep, &drawn, &own, &hour),
+        marks: (0..HOURS).map(|hour| Mark { at: HOUR * hour, what: ":00" }).collect(),
+        checks: checks(knobs, &sharp, &sleep, &drawn, &own, &hour),
         arms: vec![
             arm("at :00", &sharp),
             arm("sleep an hour", &sleep),
@@ -74,24 +83,24 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn herd(seed: u64, way: Way) -> Marks {
+fn herd(seed: u64, knobs: Knobs, way: Way) -> Marks {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let marks = Marks::new(INSTANCES);
-    for id in 0..INSTANCES {
-        env.spawn(instance(env.scope(id), way, id, marks.clone())).detach();
+    let marks = Marks::new(knobs.instances);
+    for id in 0..knobs.instances {
+        env.spawn(instance(env.scope(id), knobs.job, way, id, marks.clone())).detach();
     }
     sim.finish().expect("every instance stops");
     marks
 }
 
-async fn instance(env: Env, way: Way, id: u64, marks: Marks) {
+async fn instance(env: Env, time: Duration, way: Way, id: u64, marks: Marks) {
     let clock = env.clone();
     let mut left = HOURS;
     let mut job = move || {
         marks.mark(id, clock.now());
         left -= 1;
-        let work = clock.sleep(WORK);
+        let work = clock.sleep(time);
         async move {
             work.await;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -154,54 +163,62 @@ fn peak_bound(mean: f64) -> f64 {
     (mean + 6.0 * mean.sqrt() + 3.0).ceil()
 }
 
-fn checks(sharp: &Marks, sleep: &Marks, drawn: &Marks, own: &Marks, hour: &Marks) -> Vec<Check> {
+fn checks(knobs: Knobs, sharp: &Marks, sleep: &Marks, drawn: &Marks, own: &Marks, hour: &Marks) -> Vec<Check> {
     let peak = |marks: &Marks| marks.timeline(SECOND).peak() as f64;
     let runs = |marks: &Marks| marks.timeline(SECOND).total();
-    let n = INSTANCES as f64;
+    let n = knobs.instances as f64;
     // A slot is a tenth of the bound wide, so places are spread over nine tenths of it.
     let slots = n / (BOUND.as_secs_f64() * 0.9);
     vec![
-        Check::equal(Source::Article, "at :00: everybody in one second", &n, &peak(sharp)),
-        Check::equal(Source::Article, "sleep an hour: everybody in one second, still", &n, &peak(sleep)),
+        Check::equal(Source::Article, "at :00: everybody in one second", &n, &peak(sharp)).cites("H17"),
+        Check::equal(Source::Article, "sleep an hour: everybody in one second, still", &n, &peak(sleep)).cites("H17"),
         Check::equal(
             Source::Formula,
             "sleep an hour: has drifted by the job's time for every run before",
-            &(WORK * (HOURS - 1)),
+            &(knobs.job * (HOURS - 1)),
             &latest(sleep),
-        ),
+        )
+        .cites("H17"),
         Check::equal(
             Source::Promise,
             "everybody runs once an hour",
-            &[INSTANCES * u64::from(HOURS); 3],
+            &[knobs.instances * u64::from(HOURS); 3],
             &[runs(drawn), runs(own), runs(hour)],
-        ),
-        Check::at_most(Source::Formula, "own slot in 10 min: peak of N / 9 min", peak_bound(slots), peak(own)),
+        )
+        .cites("T23"),
+        Check::at_most(Source::Formula, "own slot in 10 min: peak of N / 9 min", peak_bound(slots), peak(own))
+            .cites("T23"),
         Check::at_most(
             Source::Formula,
             "own slot in the hour: peak of N / 54 min",
             peak_bound(slots / 6.0),
             peak(hour),
-        ),
+        )
+        .cites("T23"),
         Check::at_most(Source::Promise, "own slot in 10 min: nobody is later (s)", BOUND.as_secs_f64(), {
             latest(own).as_secs_f64()
-        }),
+        })
+        .cites("T23"),
         Check::at_most(
             Source::Promise,
             "own slot: nobody moves by more than the slot's 60 s",
             60.0,
             moved(own).as_secs_f64(),
-        ),
+        )
+        .cites("T23"),
         Check::at_least(
             Source::Formula,
             "drawn anew: some instance moves by nearly the bound (s)",
             BOUND.as_secs_f64() * 0.9,
             moved(drawn).as_secs_f64(),
-        ),
+        )
+        .cites("H17"),
         Check::at_least(
             Source::Promise,
             "own slot: two runs are an hour apart, give or take the slot (s)",
             3540.0,
             closest(own).as_secs_f64(),
-        ),
+        )
+        .cites("T23"),
     ]
 }

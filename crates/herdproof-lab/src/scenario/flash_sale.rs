@@ -16,25 +16,19 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     readers::{Crowd, Locks, Reads, Shelf, load},
 };
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Pages a second, on other days and during the sale.
-const USUAL: f64 = 10.0;
-const SALE: f64 = 20.0 * USUAL;
-const TTL: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(3600);
-const TIMEOUT: Duration = Duration::from_secs(2);
-const ALONE: Duration = Duration::from_millis(80);
-const LAW: Slowdown = Slowdown::alone(ALONE).at(800, Duration::from_secs(5));
 const OPENS: Duration = SEC;
 const END: Duration = Duration::from_secs(66);
 const BIN: Duration = Duration::from_millis(100);
@@ -62,51 +56,85 @@ enum Key {
     Inventory,
 }
 
+knobs! {
+    /// Pages a second on other days.
+    usual: f64 = 10.0, 1.0..=100.0;
+    /// How many times as many there are in the sale.
+    times: f64 = 20.0, 1.0..=100.0;
+    /// How long the inventory is good for, and the description fresh.
+    ttl: Duration = SEC * 30, SEC..=SEC * 60;
+    /// How long a read may take.
+    timeout: Duration = SEC * 2, SEC / 10..=SEC * 30;
+    /// How long the origin takes for one load alone.
+    load: Duration = Duration::from_millis(80), Duration::from_millis(1)..=SEC / 2;
+    /// How long with 800 in flight; no less than alone.
+    crowded: Duration = SEC * 5, Duration::from_millis(1)..=SEC * 60;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "flash-sale",
     title: "twenty times the traffic, and inventory that must not be stale: plans A to D",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, plan, SALE));
+    let knobs = Knobs::of(settings);
+    let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, knobs, plan, knobs.sale()));
     let [a, b, stale, c, d] = &runs;
-    let usual = Run::new(settings.seed, Plan::A, USUAL);
+    let usual = Run::new(settings.seed, knobs, Plan::A, knobs.usual);
     let strict = [a, b, c, d].map(Run::stale_inventory);
-    // At the opening and at two expiries; a load of either key.
-    let expected = 3 * 2;
+    // At the opening and at every expiry; a load of either key.
+    let openings = 1 + u64::try_from(END.saturating_sub(OPENS).as_nanos() / knobs.ttl.as_nanos()).unwrap_or(0);
+    let expected = openings * 2;
+    let often = openings as f64;
     // Those who come while a load is under way. Who has waited for the description then waits for the inventory, all at once.
-    let come = SALE * ALONE.as_secs_f64();
-    let waiting = 3.0 * ((1.0 + come) + (1.0 + come + come));
+    let come = knobs.sale() * knobs.load.as_secs_f64();
+    let waiting = often * ((1.0 + come) + (1.0 + come + come));
     let checks = vec![
-        Check::at_least(Source::Article, "A: on other days everybody is served (%)", 100.0, usual.percent()),
-        Check::at_most(Source::Article, "A: in the sale hardly anybody is (%)", 5.0, a.percent()),
-        Check::equal(Source::Article, "stale inventory served by A, B, C, D", &[0; 4], &strict),
-        Check::at_least(Source::Formula, "stale for all: inventory past its 30 s is sold", 1.0, {
-            stale.stale_inventory() as f64
-        }),
+        Check::at_least(Source::Article, "A: on other days everybody is served (%)", 100.0, usual.percent())
+            .cites("H24"),
+        Check::at_most(Source::Article, "A: in the sale hardly anybody is (%)", 5.0, a.percent())
+            .cites("N32")
+            .cites("H24"),
+        Check::equal(Source::Article, "stale inventory served by A, B, C, D", &[0; 4], &strict)
+            .cites("N32")
+            .cites("H24"),
+        Check::at_least(
+            Source::Formula,
+            format!("stale for all: inventory past its {} is sold", say(knobs.ttl)),
+            1.0,
+            stale.stale_inventory() as f64,
+        )
+        .cites("H24"),
         Check::equal(
             Source::Formula,
             "B and C: one load of each key at the opening and at each expiry",
             &[expected; 2],
             &[b.origin.calls(), c.origin.calls()],
-        ),
+        )
+        .cites("T6"),
         Check::within(
             Source::Formula,
-            "B: reads that wait, 3 times: the first and 200/s x 80 ms, then those and as many again",
+            format!(
+                "B: reads that wait, {openings} times: the first and {}/s x {}, then those and as many again",
+                knobs.sale(),
+                say(knobs.load)
+            ),
             waiting,
-            3.0 * (3.0 * 5.0 * come).sqrt(),
+            3.0 * (often * 5.0 * come).sqrt(),
             b.waited() as f64,
-        ),
+        )
+        .cites("T6"),
         Check::at_most(
             Source::Promise,
             "C: of the description nobody waits but at the opening",
             0.0,
             c.description.between(OPENS + SEC, END).waited() as f64,
-        ),
-        Check::equal(Source::Promise, "D: reads that wait", &0, &d.waited()),
-        Check::equal(Source::Promise, "B, C, D: everybody is served", &[0; 3], &[b, c, d].map(Run::errors)),
+        )
+        .cites("T10"),
+        Check::equal(Source::Promise, "D: reads that wait", &0, &d.waited()).cites("T29"),
+        Check::equal(Source::Promise, "B, C, D: everybody is served", &[0; 3], &[b, c, d].map(Run::errors)).cites("T6"),
     ];
     let summary = format!(
         "without protection {:.0} % of the reads were served, on other days all. With a mutex all were, and {} waited; stale for all \
@@ -120,12 +148,7 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "flash-sale",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("pages/s", format!("{SALE}, {USUAL} on other days")),
-            Parameter::new("inventory ttl", format!("{TTL:?}")),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("origin", LAW),
-        ],
+        marks: vec![Mark { at: OPENS, what: "the sale opens" }],
         arms: PLANS.into_iter().zip(&runs).map(|((_, name), run)| run.arm(name)).collect(),
         span: END,
         checks,
@@ -134,13 +157,26 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
+impl Knobs {
+    /// Pages a second in the sale.
+    fn sale(self) -> f64 {
+        self.times * self.usual
+    }
+
+    fn law(self) -> Slowdown {
+        Slowdown::alone(self.load).at(800, self.crowded)
+    }
+}
+
 struct Run {
+    ttl: Duration,
     origin: Origin,
     description: Reads,
     inventory: Reads,
 }
 
 struct Shop {
+    knobs: Knobs,
     env: Env,
     plan: Plan,
     origin: Origin,
@@ -150,11 +186,11 @@ struct Shop {
 }
 
 impl Run {
-    fn new(seed: u64, plan: Plan, rate: f64) -> Run {
+    fn new(seed: u64, knobs: Knobs, plan: Plan, rate: f64) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, LAW);
-        let shop = Arc::new(Shop::new(&env, plan, &origin));
+        let origin = Origin::up(&env, BIN, knobs.law());
+        let shop = Arc::new(Shop::new(&env, knobs, plan, &origin));
         let (description, inventory) = (Reads::default(), Reads::default());
         if plan == Plan::D {
             for key in [Key::Description, Key::Inventory] {
@@ -172,8 +208,8 @@ impl Run {
             .detach();
         };
         sim.run(poisson(&env, &env.rng("pages"), Tick::ZERO + END, |_| rate, page));
-        sim.run_until(Tick::ZERO + END + TIMEOUT * 3);
-        Run { origin, description, inventory }
+        sim.run_until(Tick::ZERO + END + knobs.timeout * 3);
+        Run { ttl: knobs.ttl, origin, description, inventory }
     }
 
     fn both(&self) -> [Crowd; 2] {
@@ -195,7 +231,7 @@ impl Run {
     }
 
     fn stale_inventory(&self) -> u64 {
-        self.inventory.all().older_than(TTL)
+        self.inventory.all().older_than(self.ttl)
     }
 
     fn arm(&self, name: &'static str) -> Arm {
@@ -213,17 +249,18 @@ impl Run {
 }
 
 impl Shop {
-    fn new(env: &Env, plan: Plan, origin: &Origin) -> Shop {
-        let lenient = Policy::new(TTL).grace(GRACE);
+    fn new(env: &Env, knobs: Knobs, plan: Plan, origin: &Origin) -> Shop {
+        let lenient = Policy::new(knobs.ttl).grace(GRACE);
         let inventory = match plan {
-            Plan::StaleForAll => Policy::strict(TTL).grace(GRACE),
-            // Fresh for thirty seconds at most, and refreshed before that.
-            Plan::D => Policy::new(TTL),
-            _ => Policy::strict(TTL),
+            Plan::StaleForAll => Policy::strict(knobs.ttl).grace(GRACE),
+            // Fresh for its time at most, and refreshed before that.
+            Plan::D => Policy::new(knobs.ttl),
+            _ => Policy::strict(knobs.ttl),
         };
-        let description = if plan == Plan::D { lenient } else { Policy::strict(TTL).grace(GRACE) };
+        let description = if plan == Plan::D { lenient } else { Policy::strict(knobs.ttl).grace(GRACE) };
         let policies = move |key: &Key| (*key == Key::Inventory).then(|| inventory.clone());
         Shop {
+            knobs,
             env: env.clone(),
             plan,
             origin: origin.clone(),
@@ -234,13 +271,15 @@ impl Shop {
     }
 
     async fn get(&self, key: Key) -> Result<Tick, ()> {
-        let Shop { env, plan, origin, shelf, locks, cache } = self;
-        let deadline = env.now() + TIMEOUT;
+        let Shop { knobs, env, plan, origin, shelf, locks, cache } = self;
+        let deadline = env.now() + knobs.timeout;
         let load = load(env, origin);
         match plan {
-            Plan::A => by(env, Some(deadline), shelf.get(env, key, TTL, load)).await.and_then(Result::ok).ok_or(()),
+            Plan::A => {
+                by(env, Some(deadline), shelf.get(env, key, knobs.ttl, load)).await.and_then(Result::ok).ok_or(())
+            }
             Plan::B => {
-                let get = locks.get(env, shelf, key, TTL, load);
+                let get = locks.get(env, shelf, key, knobs.ttl, load);
                 by(env, Some(deadline), get).await.and_then(Result::ok).ok_or(())
             }
             _ => cache.get(&key, || load).by(deadline).await.map(|got| got.value).map_err(|_| ()),

@@ -26,9 +26,10 @@ use herdproof::{
     },
 };
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Parameter, Report, Source},
     slowdown::Slowdown,
@@ -37,13 +38,6 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const NODES: u64 = 50;
-const RATE: f64 = 1_000.0;
-const TTL: Duration = Duration::from_secs(2);
-const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
-const LATENCY: Duration = Duration::from_millis(1);
-const TIMEOUT: Duration = Duration::from_millis(250);
-const LEASE: Duration = Duration::from_secs(3);
 const KILLED: u32 = 15;
 const BACK: u32 = 30;
 const END: u32 = 60;
@@ -57,10 +51,29 @@ enum Way {
     TierDies,
 }
 
+knobs! {
+    /// How many nodes have a cache of their own.
+    nodes: u64 = 50, 1..=500;
+    /// Readers a second, all of one key.
+    readers: f64 = 1_000.0, 1.0..=5_000.0;
+    /// How long it is fresh; no grace, no early refresh.
+    ttl: Duration = SECOND * 2, SECOND / 10..=SECOND * 30;
+    /// How long the origin takes for one load alone.
+    load: Duration = MS * 80, MS..=SECOND;
+    /// How long with 800 in flight; no less than alone.
+    crowded: Duration = SECOND * 5, MS..=SECOND * 60;
+    /// How long the tier takes to answer.
+    latency: Duration = MS, MS / 10..=MS * 200;
+    /// After how long it is given up.
+    timeout: Duration = MS * 250, MS * 10..=SECOND * 5;
+    /// How long a node may take for a load that others wait for.
+    lease: Duration = SECOND * 3, MS * 100..=SECOND * 30;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "fleet-stampede",
-    title: "a hot key expires on 50 nodes: one load for each, or one for all, also when the store dies",
-    knobs: Vec::new,
+    title: "a hot key expires on every node: one load for each, or one for all, also when the store dies",
+    knobs: Knobs::all,
     run,
 };
 
@@ -92,54 +105,56 @@ impl Outcome {
 }
 
 fn run(settings: &Settings) -> Report {
-    let [alone, tier, dies] = [Way::NodesAlone, Way::Tier, Way::TierDies].map(|way| fleet(settings.seed, way));
+    let knobs = Knobs::of(settings);
+    let nodes = knobs.nodes;
+    let [alone, tier, dies] = [Way::NodesAlone, Way::Tier, Way::TierDies].map(|way| fleet(settings.seed, knobs, way));
     // A load, and the wait for the next reader, come on top of each time to live.
-    let expiries = f64::from(END) / TTL.as_secs_f64();
+    let expiries = f64::from(END) / knobs.ttl.as_secs_f64();
     let checks = vec![
-        Check::equal(Source::Promise, "first miss: loads without a tier, with one", &[NODES, 1], &{
+        Check::equal(Source::Promise, "first miss: loads without a tier, with one", &[knobs.nodes, 1], &{
             [alone.loads(0, 1), tier.loads(0, 1)]
-        }),
+        }).cites("H3").cites("T8"),
         Check::at_least(
             Source::Formula,
             "without a tier: loads, one for each node and expiry",
-            0.85 * NODES as f64 * expiries,
+            0.85 * knobs.nodes as f64 * expiries,
             alone.loads(0, END) as f64,
-        ),
-        Check::at_most(Source::Promise, "with: loads, one for each expiry", expiries, tier.loads(0, END) as f64),
-        Check::equal(Source::Promise, "with: never two at once", &1, &tier.in_flight),
+        ).cites("H3"),
+        Check::at_most(Source::Promise, "with: loads, one for each expiry", expiries, tier.loads(0, END) as f64).cites("T8"),
+        Check::equal(Source::Promise, "with: never two at once", &1, &tier.in_flight).cites("T8"),
         Check::equal(
             Source::Promise,
             "callers that were not served, in each arm",
             &[0, 0, 0],
             &[&alone, &tier, &dies].map(|outcome| outcome.asked - outcome.served),
-        ),
+        ).cites("T8"),
         Check::at_most(
             Source::Promise,
             "the tier dies: loads under way, one for each node at most",
-            NODES as f64,
+            knobs.nodes as f64,
             dies.in_flight as f64,
-        ),
+        ).cites("H20"),
         Check::at_most(
             Source::Promise,
-            "... milliseconds that a caller waits at most: half a lease, a timeout, a load among 50, some answers",
-            crate::report::millis(LEASE / 2 + TIMEOUT + LAW.time(NODES) + 4 * LATENCY),
+            format!("... milliseconds that a caller waits at most: half a lease, a timeout, a load among {nodes}, some answers"),
+            crate::report::millis(knobs.lease / 2 + knobs.timeout + knobs.law().time(knobs.nodes) + 4 * knobs.latency),
             crate::report::millis(dies.longest),
-        ),
+        ).cites("H20").cites("T8"),
         Check::at_most(
             Source::Promise,
             "the tier is back: most loads in 100 ms, compared with those while it was away",
             dies.peak(KILLED, BACK) as f64,
             dies.peak(BACK, END) as f64,
-        ),
+        ).cites("H20"),
         Check::at_most(
             Source::Promise,
             format!("... and from second {SETTLED} on one for each expiry again"),
-            f64::from(END - SETTLED) / TTL.as_secs_f64() + 1.0,
+            f64::from(END - SETTLED) / knobs.ttl.as_secs_f64() + 1.0,
             dies.loads(SETTLED, END) as f64,
-        ),
+        ).cites("H20"),
     ];
     let summary = format!(
-        "in a minute {NODES} nodes made {} loads of one key, and {} with a tier between them. When that died for {} s they \
+        "in a minute {nodes} nodes made {} loads of one key, and {} with a tier between them. When that died for {} s they \
          made {}, no caller went without, and after its return {}.",
         alone.loads(0, END),
         tier.loads(0, END),
@@ -151,13 +166,7 @@ fn run(settings: &Settings) -> Report {
         scenario: "fleet-stampede",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("nodes", NODES),
-            Parameter::new("readers", format!("{RATE}/s")),
-            Parameter::new("ttl", format!("{TTL:?}, no grace, no early refresh")),
-            Parameter::new("origin", LAW),
             Parameter::new("load limit", "1 for each node"),
-            Parameter::new("tier", format!("answers in {LATENCY:?}, given up after {TIMEOUT:?}")),
-            Parameter::new("lease", format!("{LEASE:?}")),
             Parameter::new("tier dies", format!("from second {KILLED} to {BACK}, and is empty then")),
             Parameter::new("breaker", "3 faults in a row, open for 1 s, 2 s, 4 s"),
         ],
@@ -182,13 +191,19 @@ fn arm(name: &'static str, outcome: Outcome) -> Arm {
     Arm::new(name, figures, outcome.calls)
 }
 
-fn fleet(seed: u64, way: Way) -> Outcome {
+impl Knobs {
+    fn law(self) -> Slowdown {
+        Slowdown::alone(self.load).at(800, self.crowded)
+    }
+}
+
+fn fleet(seed: u64, knobs: Knobs, way: Way) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, 100 * MS, LAW);
+    let origin = Origin::up(&env, 100 * MS, knobs.law());
     let (tier, faults) = (SharedTier::new(&env), Faults::default());
-    faults.latency(LATENCY);
-    let nodes: Vec<_> = (0..NODES).map(|id| node(&env.scope(id), way, &tier, &faults)).collect();
+    faults.latency(knobs.latency);
+    let nodes: Vec<_> = (0..knobs.nodes).map(|id| node(&env.scope(id), knobs, way, &tier, &faults)).collect();
     if way == Way::TierDies {
         let env = env.clone();
         let outage = async move {
@@ -218,7 +233,13 @@ fn fleet(seed: u64, way: Way) -> Outcome {
     (0..nodes.len()).for_each(&mut ask);
     let (users, who) = (env.rng("users"), env.rng("who"));
     let end = Tick::ZERO + SECOND * END;
-    sim.run(poisson(&env, &users, end, |_| RATE, |_| ask(usize::try_from(who.below(NODES)).unwrap_or(0))));
+    sim.run(poisson(
+        &env,
+        &users,
+        end,
+        |_| knobs.readers,
+        |_| ask(usize::try_from(who.below(knobs.nodes)).unwrap_or(0)),
+    ));
     sim.run_until(end + SECOND);
     Outcome {
         asked,
@@ -231,15 +252,16 @@ fn fleet(seed: u64, way: Way) -> Outcome {
 
 fn node(
     env: &Env,
+    knobs: Knobs,
     way: Way,
     tier: &SharedTier<&'static str, u64>,
     faults: &Faults<&'static str>,
 ) -> Cache<&'static str, u64, Down> {
-    let cache = Cache::builder(env).policy(Policy::strict(TTL)).load_limit(Bulkhead::new(env, 1));
+    let cache = Cache::builder(env).policy(Policy::strict(knobs.ttl)).load_limit(Bulkhead::new(env, 1));
     if way == Way::NodesAlone {
         return cache.build();
     }
     let breaker = Breaker::builder(env).faults(3).open(SECOND, 4 * SECOND).build();
-    let link = Link::default().timeout(TIMEOUT).lease(LEASE).breaker(breaker);
+    let link = Link::default().timeout(knobs.timeout).lease(knobs.lease).breaker(breaker);
     cache.tier_with(Faulty::new(env, tier.node(), faults), link).build()
 }

@@ -16,36 +16,46 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     service::{Plan, Service, Times},
     timeline::Timeline,
 };
 
-const RATE: f64 = 300.0;
-const WORKERS: usize = 8;
-const TIME: Duration = Duration::from_millis(10);
 const CALM: Duration = Duration::from_secs(20);
 const SLOW: Duration = Duration::from_secs(20);
-const USEFUL: Duration = Duration::from_secs(1);
 const BIN: Duration = Duration::from_millis(500);
+
+knobs! {
+    /// Requests a second.
+    requests: f64 = 300.0, 1.0..=2_000.0;
+    /// How many calls the service works on at a time.
+    workers: usize = 8, 1..=200;
+    /// How long it takes for one, on average; later twice that.
+    service_time: Duration = Duration::from_millis(10), Duration::from_millis(1)..=Duration::from_millis(200);
+    /// How long anybody cares for an answer.
+    useful: Duration = Duration::from_secs(1), Duration::from_millis(10)..=Duration::from_secs(60);
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "hedging",
     title: "a second attempt beside a slow first: it cuts the tail, or it doubles the load",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let plain = herd(settings.seed, |_| None);
-    let always = herd(settings.seed, |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
-    let fixed = herd(settings.seed, |env| {
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let plain = herd(seed, knobs, |_| None);
+    let always = herd(seed, knobs, |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
+    let fixed = herd(seed, knobs, |env| {
         Some(Hedge::builder(env).ratio(1.0).failures(2.0).at(Duration::from_millis(30)).build())
     });
-    let ours = herd(settings.seed, |env| Some(Hedge::new(env)));
+    let ours = herd(seed, knobs, |env| Some(Hedge::new(env)));
+    let useful = if knobs.useful == Duration::from_secs(1) { "a second".to_owned() } else { say(knobs.useful) };
     let checks = vec![
         Check::within(
             Source::Published,
@@ -53,37 +63,43 @@ fn run(settings: &Settings) -> Report {
             1.05,
             0.02,
             ours.calm.calls_per_request(),
-        ),
+        )
+        .cites("T28"),
         Check::at_most(
             Source::Promise,
             "in calm: p99 with hedges, as a share of that without",
             0.95,
             ours.calm.p99().as_secs_f64() / plain.calm.p99().as_secs_f64(),
-        ),
+        )
+        .cites("T28"),
         Check::at_least(
             Source::Formula,
             "half as fast, hedged after a fixed 30 ms: calls per request go to two",
             1.8,
             fixed.slow.calls_per_request(),
-        ),
+        )
+        .cites("H22"),
         Check::at_most(
             Source::Formula,
-            "and the service that could bear it collapses: requests answered within a second",
+            format!("and the service that could bear it collapses: requests answered within {useful}"),
             0.5,
             fixed.slow.useful(),
-        ),
+        )
+        .cites("H22"),
         Check::at_most(
             Source::Promise,
             "half as fast, with our budget: calls per request",
             1.07,
             ours.slow.calls_per_request(),
-        ),
+        )
+        .cites("T28"),
         Check::at_least(
             Source::Promise,
-            "half as fast, with our budget: requests answered within a second",
+            format!("half as fast, with our budget: requests answered within {useful}"),
             0.999,
             ours.slow.useful(),
-        ),
+        )
+        .cites("T28"),
     ];
     let summary = format!(
         "while the service is well a hedge brings p99 from {:.0} to {:.0} ms for {:.0} % more calls. When it is half as fast, \
@@ -99,11 +115,9 @@ fn run(settings: &Settings) -> Report {
     );
     Report {
         scenario: "hedging",
-        seed: settings.seed,
+        seed,
         parameters: vec![
-            Parameter::new("requests", format!("{RATE}/s")),
-            Parameter::new("workers", WORKERS),
-            Parameter::new("service time", format!("{TIME:?} on average, exponential")),
+            Parameter::new("service times", "exponential"),
             Parameter::new("then", format!("twice that after {CALM:?}, for {SLOW:?}")),
         ],
         arms: vec![
@@ -113,6 +127,7 @@ fn run(settings: &Settings) -> Report {
             ours.arm("with a budget"),
         ],
         span: CALM + SLOW,
+        marks: vec![Mark { at: CALM, what: "half as fast" }],
         checks,
         summary,
         ..Report::default()
@@ -122,6 +137,8 @@ fn run(settings: &Settings) -> Report {
 /// What happened to the requests of one phase.
 #[derive(Default)]
 struct Phase {
+    /// How long anybody cares for an answer.
+    cared: Duration,
     times: Vec<Duration>,
     calls: u64,
 }
@@ -139,7 +156,7 @@ impl Phase {
 
     /// The share of requests that were answered while somebody cared.
     fn useful(&self) -> f64 {
-        let useful = self.times.iter().filter(|time| **time <= USEFUL).count();
+        let useful = self.times.iter().filter(|time| **time <= self.cared).count();
         useful as f64 / self.times.len().max(1) as f64
     }
 }
@@ -163,13 +180,18 @@ impl Herd {
     }
 }
 
-fn herd(seed: u64, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
+fn herd(seed: u64, knobs: Knobs, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "service", BIN, Plan { times: Times::Exponential, ..Plan::new(WORKERS, TIME) });
+    let service = Service::new(
+        &env,
+        "service",
+        BIN,
+        Plan { times: Times::Exponential, ..Plan::new(knobs.workers, knobs.service_time) },
+    );
     let hedge = hedge(&env);
     let turning = Tick::ZERO + CALM;
-    let phases = Arc::new(Mutex::new([Phase::default(), Phase::default()]));
+    let phases = Arc::new(Mutex::new([0, 1].map(|_| Phase { cared: knobs.useful, ..Phase::default() })));
     let users = {
         let (service, env, phases) = (service.clone(), env.clone(), Arc::clone(&phases));
         async move {
@@ -178,7 +200,7 @@ fn herd(seed: u64, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
                 &env,
                 &rng,
                 turning + SLOW,
-                |_| RATE,
+                |_| knobs.requests,
                 |_| {
                     let user = request(env.clone(), service.clone(), hedge.clone(), turning, Arc::clone(&phases));
                     env.spawn(user).detach();
@@ -189,7 +211,7 @@ fn herd(seed: u64, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
     };
     let users = env.spawn(users);
     sim.run_until(turning);
-    service.change(|plan| plan.time = TIME * 2);
+    service.change(|plan| plan.time = knobs.service_time * 2);
     sim.run(users).expect("users neither panic nor are aborted");
     // Those who still wait are answered, if late.
     sim.run_until(turning + SLOW + Duration::from_secs(120));

@@ -8,55 +8,77 @@ use std::time::Duration;
 use herdproof::{Group, Sim, flight::FlightError};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     callers::{Callers, Got, timed},
 };
 use crate::{
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Check, Parameter, Report, Source},
+    report::{Check, Mark, Report, Source, say},
     slowdown::Slowdown,
 };
 
 const MS: Duration = Duration::from_millis(1);
-const LAW: Slowdown = Slowdown::alone(Duration::from_millis(80)).at(800, Duration::from_secs(5));
+
+knobs! {
+    /// How many want the key at one instant.
+    clients: u64 = 100, 1..=20_000;
+    /// How long the origin takes for one load alone.
+    load: Duration = MS * 80, MS..=MS * 10_000;
+    /// The larger crowd, and how many in flight the origin is slow at.
+    crowd: u64 = 800, 2..=20_000;
+    /// How long a load takes then; no less than alone.
+    crowded: Duration = MS * 5_000, MS..=MS * 60_000;
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "hot-key",
     title: "a hot key goes cold and everybody loads it, or one does",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let naive = herd(settings.seed, 100, LAW, false);
-    let flight = herd(settings.seed, 100, LAW, true);
+    let knobs = Knobs::of(settings);
+    let Knobs { clients, crowd, .. } = knobs;
+    let law = Slowdown::alone(knobs.load).at(crowd, knobs.crowded);
+    let naive = herd(settings.seed, clients, law, false);
+    let flight = herd(settings.seed, clients, law, true);
     let calls = |callers: u64, law, shared| herd(settings.seed, callers, law, shared).origin.calls();
     let query = Slowdown::alone(Duration::from_millis(200));
     let followers =
         herd(settings.seed, 20, query, true).got.iter().filter(|got| got.result == Ok(Part::Followed)).count();
-    let crowd = herd(settings.seed, 800, LAW, false);
+    let slow = herd(settings.seed, crowd, law, false);
     let checks = vec![
         Check::equal(
             Source::Article,
-            "100 callers: calls without, with",
-            &[100, 1],
+            format!("{clients} callers: calls without, with"),
+            &[clients, 1],
             &[naive.origin.calls(), flight.origin.calls()],
-        ),
-        Check::equal(Source::Article, "20 callers, 200 ms query: calls with", &1, &calls(20, query, true)),
-        Check::equal(Source::Article, "20 callers: followers who shared it", &19, &followers),
+        )
+        .cites("N4")
+        .cites("H3"),
+        Check::equal(Source::Article, "20 callers, 200 ms query: calls with", &1, &calls(20, query, true))
+            .cites("N18")
+            .cites("C15"),
+        Check::equal(Source::Article, "20 callers: followers who shared it", &19, &followers).cites("N18").cites("C3"),
         Check::equal(
             Source::Article,
-            "800 callers: calls without, with",
-            &[800, 1],
-            &[calls(800, LAW, false), calls(800, LAW, true)],
-        ),
-        Check::equal(Source::Article, "800 callers without: p50", &Duration::from_secs(5), &crowd.quantile(50)),
+            format!("{crowd} callers: calls without, with"),
+            &[crowd, 1],
+            &[calls(crowd, law, false), calls(crowd, law, true)],
+        )
+        .cites("N5")
+        .cites("H3"),
+        Check::equal(Source::Article, format!("{crowd} callers without: p50"), &law.time(crowd), &slow.quantile(50))
+            .cites("N6"),
         Check::equal(
             Source::Formula,
-            "with: everybody waits for the one load, 80 ms",
-            &(MS * 80),
+            format!("with: everybody waits for the one load, {}", say(knobs.load)),
+            &knobs.load,
             &flight.quantile(100),
-        ),
+        )
+        .cites("T5"),
     ];
     let times = naive.quantile(99).as_secs_f64() / flight.quantile(99).as_secs_f64();
     let summary = format!(
@@ -68,9 +90,9 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "hot-key",
         seed: settings.seed,
-        parameters: vec![Parameter::new("clients", 100), Parameter::new("origin", LAW)],
         arms: vec![naive.arm("naive"), flight.arm("flight")],
         span: naive.quantile(100),
+        marks: vec![Mark { at: Duration::ZERO, what: "the key goes cold" }],
         checks,
         summary,
         ..Report::default()

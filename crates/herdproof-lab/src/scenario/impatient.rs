@@ -12,53 +12,82 @@ use std::time::Duration;
 use herdproof::{Cache, Sim, Tick, cache::Policy, retry::by};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     callers::{Callers, timed},
     readers::{Locks, Shelf, load},
 };
 use crate::{
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Check, Parameter, Report, Source},
+    report::{Check, Report, Source, say},
     slowdown::Slowdown,
 };
 
-const CALLERS: u32 = 100;
-const APART: Duration = Duration::from_millis(10);
-const PATIENCE: Duration = Duration::from_millis(40);
-/// A millisecond less than in the measurement, so that it does not end at the instant of anybody's deadline.
-const LOAD: Duration = Duration::from_millis(99);
+const MS: Duration = Duration::from_millis(1);
 const TTL: Duration = Duration::from_secs(60);
 const BIN: Duration = Duration::from_millis(10);
+
+knobs! {
+    /// How many come, one after another.
+    callers: u32 = 100, 1..=5_000;
+    /// How long after the one before.
+    apart: Duration = MS * 10, MS..=MS * 1_000;
+    /// How long each waits.
+    patience: Duration = MS * 40, MS..=MS * 10_000;
+    /// How long a load takes; 99 rather than 100 ms, so that it does not end at anybody's deadline.
+    load: Duration = MS * 99, MS..=MS * 10_000;
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "impatient",
     title: "a load slower than every caller is patient: begun again for ever, or once",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let handed_over = herd(settings.seed, false);
-    let cache = herd(settings.seed, true);
+    let knobs = Knobs::of(settings);
+    let handed_over = herd(settings.seed, knobs, false);
+    let cache = herd(settings.seed, knobs, true);
     let served = |callers: &Callers<Tick>| callers.got.len() as u64 - callers.errors();
     // Who came so long before the end of the load that its patience was over before it.
-    let late = LOAD.saturating_sub(PATIENCE).as_millis().div_ceil(APART.as_millis());
+    let late = knobs.load.saturating_sub(knobs.patience).as_nanos().div_ceil(knobs.apart.as_nanos());
+    let late = u32::try_from(late).unwrap_or(u32::MAX).min(knobs.callers);
     let checks = vec![
-        Check::equal(Source::Published, "handed over (moka): loads", &u64::from(CALLERS), &handed_over.origin.calls()),
-        Check::equal(Source::Published, "handed over (moka, quick_cache): callers served", &0, &served(&handed_over)),
-        Check::equal(Source::Promise, "cache: loads", &1, &cache.origin.calls()),
-        Check::equal(Source::Promise, "cache: all but those of the first 60 ms are served", &94, &served(&cache)),
+        Check::equal(
+            Source::Published,
+            "handed over (moka): loads",
+            &u64::from(knobs.callers),
+            &handed_over.origin.calls(),
+        )
+        .cites("moka 0.12"),
+        Check::equal(Source::Published, "handed over (moka, quick_cache): callers served", &0, &served(&handed_over))
+            .cites("moka 0.12")
+            .cites("quick_cache 0.7"),
+        Check::equal(Source::Promise, "cache: loads", &1, &cache.origin.calls()).cites("C5"),
+        Check::equal(
+            Source::Promise,
+            format!("cache: all but those of the first {} are served", say(knobs.apart * late)),
+            &u64::from(knobs.callers - late),
+            &served(&cache),
+        )
+        .cites("C5"),
         Check::equal(
             Source::Formula,
             "... who are so many: those who leave before the load lands",
-            &u128::from(cache.errors()),
-            &late,
-        ),
-        Check::equal(Source::Promise, "cache: nobody waits longer than it said", &PATIENCE, &cache.quantile(100)),
+            &cache.errors(),
+            &u64::from(late),
+        )
+        .cites("C5"),
+        Check::equal(Source::Promise, "cache: nobody waits longer than it said", &knobs.patience, &cache.quantile(100))
+            .cites("H28"),
     ];
     let summary = format!(
-        "of {CALLERS} callers who wait for 40 ms each, a load of 99 ms that is handed over served {} with {} loads; one that \
+        "of {} callers who wait for {} each, a load of {} that is handed over served {} with {} loads; one that \
          goes on without them served {} with {}.",
+        knobs.callers,
+        say(knobs.patience),
+        say(knobs.load),
         served(&handed_over),
         handed_over.origin.calls(),
         served(&cache),
@@ -67,33 +96,28 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "impatient",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("callers", format!("{CALLERS}, one every {APART:?}")),
-            Parameter::new("patience", format!("{PATIENCE:?}")),
-            Parameter::new("load", format!("{LOAD:?}")),
-        ],
         arms: vec![handed_over.arm("handed over"), cache.arm("cache")],
-        span: APART * CALLERS,
+        span: knobs.apart * knobs.callers,
         checks,
         summary,
         ..Report::default()
     }
 }
 
-fn herd(seed: u64, cached: bool) -> Callers<Tick> {
+fn herd(seed: u64, knobs: Knobs, cached: bool) -> Callers<Tick> {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, BIN, Slowdown::alone(LOAD));
+    let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load));
     let (shelf, locks) = (Shelf::default(), Locks::default());
     let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(Policy::new(TTL)).build();
-    let tasks = (0..CALLERS)
+    let tasks = (0..knobs.callers)
         .map(|id| {
             let (clock, shelf, locks, cache) = (env.clone(), shelf.clone(), locks.clone(), cache.clone());
             let load = load(&env, &origin);
             env.spawn(async move {
                 let env = clock.clone();
-                clock.sleep(APART * id).await;
-                let deadline = clock.now() + PATIENCE;
+                clock.sleep(knobs.apart * id).await;
+                let deadline = clock.now() + knobs.patience;
                 let call = async move {
                     if cached {
                         return cache.get(&"key", || load).by(deadline).await.map(|got| got.value).map_err(|_| ());

@@ -10,18 +10,17 @@ use herdproof::{Env, Group, Sim};
 use parking_lot::Mutex;
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     callers::{Callers, timed},
 };
 use crate::{
+    knob::{Settings, knobs},
     origin::{Down, Origin},
     report::{Check, Figure, Parameter, Report, Source},
     slowdown::Slowdown,
 };
 
-const CALLERS: u64 = 20;
 const KEYS: u64 = 50;
-const LOAD: Duration = Duration::from_millis(80);
 const BIN: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,30 +39,43 @@ struct Service {
     kept: Arc<Mutex<BTreeMap<u64, u64>>>,
 }
 
+knobs! {
+    /// How many want a key at one instant.
+    clients: u64 = 20, 1..=500;
+    /// How long a load takes.
+    load: Duration = Duration::from_millis(80), Duration::from_millis(1)..=Duration::from_secs(10);
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "keyed-mutex",
     title: "autopsy: a mutex per key loads N times in a row, and its map never shrinks",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
+    let knobs = Knobs::of(settings);
+    let clients = knobs.clients;
     let ways = [Way::Mutex, Way::MutexAndRecheck, Way::Flight];
-    let one_key = ways.map(|way| herd(settings.seed, way, 1));
-    let many_keys = ways.map(|way| herd(settings.seed, way, KEYS));
+    let one_key = ways.map(|way| herd(settings.seed, knobs, way, 1));
+    let many_keys = ways.map(|way| herd(settings.seed, knobs, way, KEYS));
     let calls = one_key.each_ref().map(|(callers, _)| callers.origin.calls());
     let left = many_keys.each_ref().map(|(_, left)| *left);
-    let serial = LOAD * u32::try_from(CALLERS).unwrap_or(u32::MAX);
+    let serial = knobs.load * u32::try_from(clients).unwrap_or(u32::MAX);
     let checks = vec![
-        Check::equal(Source::Article, "loads for one key: mutex, with re-check, flight", &[CALLERS, 1, 1], &calls),
+        Check::equal(Source::Article, "loads for one key: mutex, with re-check, flight", &[clients, 1, 1], &calls)
+            .cites("C7")
+            .cites("T6"),
         Check::equal(
             Source::Formula,
             "mutex: the last caller waits for every load",
             &serial,
             &one_key[0].0.quantile(100),
-        ),
-        Check::equal(Source::Formula, "flight: everybody waits for one", &LOAD, &one_key[2].0.quantile(100)),
-        Check::equal(Source::Article, "locks or flights left after 50 keys", &[KEYS, KEYS, 0], &left),
+        )
+        .cites("C7"),
+        Check::equal(Source::Formula, "flight: everybody waits for one", &knobs.load, &one_key[2].0.quantile(100))
+            .cites("T5"),
+        Check::equal(Source::Article, "locks or flights left after 50 keys", &[KEYS, KEYS, 0], &left).cites("C7"),
     ];
     let summary = format!(
         "a mutex per key made {} loads of one key, the last caller waited {:?}, and {} locks were left behind; a flight \
@@ -84,11 +96,7 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "keyed-mutex",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("clients", CALLERS),
-            Parameter::new("load", format!("{} ms", LOAD.as_millis())),
-            Parameter::new("keys for the last column", KEYS),
-        ],
+        parameters: vec![Parameter::new("keys for the last column", KEYS)],
         arms: arms.collect(),
         span: serial,
         checks,
@@ -98,16 +106,16 @@ fn run(settings: &Settings) -> Report {
 }
 
 /// Callers for each key, and how many locks or flights are left when all of them are served.
-fn herd(seed: u64, way: Way, keys: u64) -> (Callers<u64>, u64) {
+fn herd(seed: u64, knobs: Knobs, way: Way, keys: u64) -> (Callers<u64>, u64) {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service {
-        origin: Origin::up(&env, BIN, Slowdown::alone(LOAD)),
+        origin: Origin::up(&env, BIN, Slowdown::alone(knobs.load)),
         group: Group::new(&env),
         locks: Arc::default(),
         kept: Arc::default(),
     };
-    let callers = (0..CALLERS * keys).map(|id| spawn(&env, service.clone(), way, id % keys)).collect();
+    let callers = (0..knobs.clients * keys).map(|id| spawn(&env, service.clone(), way, id % keys)).collect();
     let callers = Callers::gather(&mut sim, &service.origin, callers);
     let left = match way {
         Way::Flight => service.group.stats().in_air,

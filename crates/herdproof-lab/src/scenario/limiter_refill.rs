@@ -22,15 +22,13 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     timeline::Timeline,
 };
 
-const RATE: u32 = 100;
-const BURST: u32 = 10;
-const CALLERS: u64 = 400;
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 /// Callers come between these, half of them before the first full second.
@@ -59,58 +57,64 @@ struct Herd {
     asked: u64,
 }
 
+knobs! {
+    /// How many may go in a second.
+    rate: u32 = 100, 10..=10_000;
+    /// How many may go at once besides.
+    burst: u32 = 10, 1..=1_000;
+    /// How many come around the first full second.
+    callers: u64 = 400, 1..=5_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "limiter-refill",
-    title: "a crowd at 100 a second: fixed windows let 200 through, slots of one's own space them",
-    knobs: Vec::new,
+    title: "a crowd at a limit: fixed windows let twice the rate through, slots of one's own space them",
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let steps = |step, count| move |_: &Env| Limit::Steps(Arc::new(Steps { step, count, used: Mutex::default() }));
-    let rate = || Rate::per_second(RATE).burst(BURST);
-    let window = herd(settings.seed, steps(SECOND, RATE));
-    let ticks = herd(settings.seed, steps(SECOND / 10, RATE / 10));
-    let told = herd(settings.seed, |env| Limit::Told(RateLimit::new(env, rate())));
-    let waits = herd(settings.seed, |env| Limit::Waits(RateLimit::new(env, rate())));
-    let checks = checks(&window, &ticks, &told, &waits);
+    let rate = || Rate::per_second(knobs.rate).burst(knobs.burst);
+    let window = herd(seed, knobs, steps(SECOND, knobs.rate));
+    let ticks = herd(seed, knobs, steps(SECOND / 10, knobs.rate / 10));
+    let told = herd(seed, knobs, |env| Limit::Told(RateLimit::new(env, rate())));
+    let waits = herd(seed, knobs, |env| Limit::Waits(RateLimit::new(env, rate())));
+    let checks = checks(knobs, &window, &ticks, &told, &waits);
     let summary = format!(
         "the fixed window let {} through within one second and {} within one millisecond, and its waiters asked {:.1} times \
          each; with slots of their own everybody asked once, and no second saw more than {}.",
         window.most_within(SECOND),
         window.most_within(MS),
-        window.asked as f64 / CALLERS as f64,
+        window.asked as f64 / knobs.callers as f64,
         waits.most_within(SECOND),
     );
     Report {
         scenario: "limiter-refill",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("callers", CALLERS),
-            Parameter::new("rate", format!("{RATE}/s")),
-            Parameter::new("burst", BURST),
-            Parameter::new("arrivals", format!("{FIRST:?} to {LAST:?}")),
-        ],
+        parameters: vec![Parameter::new("arrivals", format!("{FIRST:?} to {LAST:?}"))],
         arms: vec![
             window.arm("fixed window"),
-            ticks.arm("ten every 100 ms"),
+            ticks.arm(if knobs.rate == 100 { "ten every 100 ms" } else { "in tenths of a second" }),
             told.arm("GCRA, told when"),
             waits.arm("GCRA, reserved slots"),
         ],
         span: Duration::ZERO,
+        marks: vec![Mark { at: SECOND, what: "a window ends" }],
         checks,
         summary,
         ..Report::default()
     }
 }
 
-fn herd(seed: u64, limit: impl FnOnce(&Env) -> Limit) -> Herd {
+fn herd(seed: u64, knobs: Knobs, limit: impl FnOnce(&Env) -> Limit) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let limit = limit(&env);
     let rng = env.rng("callers");
     let asked = Arc::new(AtomicU64::new(0));
-    let callers: Vec<_> = (0..CALLERS)
+    let callers: Vec<_> = (0..knobs.callers)
         .map(|_| {
             let comes = Tick::ZERO + rng.between(FIRST, LAST);
             let (clock, limit, asked) = (env.clone(), limit.clone(), Arc::clone(&asked));
@@ -181,9 +185,9 @@ impl Herd {
         most.unwrap_or(0) as u64
     }
 
-    /// The same, for those who went after the first burst.
-    fn most_later_within(&self, span: Duration) -> u64 {
-        let later = self.went.iter().skip(BURST as usize).copied().collect();
+    /// The same, for those who went after the first so many.
+    fn most_later_within(&self, span: Duration, burst: u32) -> u64 {
+        let later = self.went.iter().skip(burst as usize).copied().collect();
         Herd { went: later, asked: 0 }.most_within(span)
     }
 
@@ -202,45 +206,58 @@ impl Herd {
     }
 }
 
-fn checks(window: &Herd, ticks: &Herd, told: &Herd, waits: &Herd) -> Vec<Check> {
-    let rate = u64::from(RATE);
+fn checks(knobs: Knobs, window: &Herd, ticks: &Herd, told: &Herd, waits: &Herd) -> Vec<Check> {
+    let apart = SECOND / knobs.rate;
+    let rate = u64::from(knobs.rate);
     // Everybody asks once. Half come before the first edge, and 100 of them ask again there; then 200 at the next, 100 at the
     // last. How many come before the edge is chance: 200, with a standard deviation of 10.
-    let asks = (CALLERS + 100 + 200 + 100) as f64;
+    let asks = (knobs.callers + 100 + 200 + 100) as f64;
     vec![
         Check::equal(
             Source::Article,
             "fixed window: twice the rate within a second",
             &(2 * rate),
             &window.most_within(SECOND),
-        ),
-        Check::equal(Source::Article, "fixed window: a hundred at one edge", &rate, &window.most_within(MS)),
+        )
+        .cites("H11"),
+        Check::equal(Source::Article, "fixed window: the whole rate at one edge", &rate, &window.most_within(MS))
+            .cites("H11"),
         Check::within(
             Source::Formula,
             "fixed window: who waits asks again at every edge",
             asks,
             50.0,
             window.asked as f64,
-        ),
-        Check::equal(Source::Formula, "ticks: ten at every edge", &(rate / 10), &ticks.most_later_within(MS)),
+        )
+        .cites("H11"),
+        Check::equal(
+            Source::Formula,
+            "ticks: a tenth of it at every edge",
+            &(rate / 10),
+            &ticks.most_later_within(MS, knobs.burst),
+        )
+        .cites("H11"),
         Check::at_most(
             Source::Formula,
             "GCRA: in any second the rate and one burst",
-            f64::from(RATE + BURST),
+            f64::from(knobs.rate + knobs.burst),
             told.most_within(SECOND).max(waits.most_within(SECOND)) as f64,
-        ),
+        )
+        .cites("T15"),
         Check::equal(
             Source::Promise,
-            "GCRA, slots: after the burst one in 10 ms",
+            format!("GCRA, slots: after the burst one in {}", say(apart)),
             &1,
-            &waits.most_later_within(MS * 10),
-        ),
-        Check::equal(Source::Promise, "GCRA, slots: everybody asks once", &CALLERS, &waits.asked),
+            &waits.most_later_within(apart, knobs.burst),
+        )
+        .cites("T15"),
+        Check::equal(Source::Promise, "GCRA, slots: everybody asks once", &knobs.callers, &waits.asked).cites("T15"),
         Check::at_most(
             Source::Promise,
             "GCRA, told when: everybody comes back once at most",
-            2.0 * CALLERS as f64,
+            2.0 * knobs.callers as f64,
             told.asked as f64,
-        ),
+        )
+        .cites("T15"),
     ]
 }

@@ -31,28 +31,22 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, spell},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Users a second.
-const DEMAND: f64 = 20.0;
-const TRIES: u16 = 3;
-const TIMEOUT: Duration = SEC;
-/// Thirty a second.
-const HEALTHY: Plan = Plan::new(10, Duration::from_millis(333));
 /// When the trigger comes.
 const TRIGGER: Duration = Duration::from_secs(10);
-const MAIN: Trigger = Trigger { lost: 8, lasts: 10 };
 /// How long is watched after the trigger is gone.
 const AFTER: Duration = Duration::from_secs(40);
-/// The sizes and durations of the frontier: workers lost, and seconds.
-const SIZES: [usize; 3] = [5, 8, 10];
+/// The sizes and durations of the frontier: percent of the workers, and seconds.
+const PERCENT: [usize; 3] = [50, 80, 100];
 const DURATIONS: [u32; 4] = [1, 2, 4, 8];
 
 /// How many runs of Brooker's model are averaged, as there, whatever the run's own seed.
@@ -68,53 +62,95 @@ struct Trigger {
 /// A way of trying again.
 type Rule = dyn Fn(RetryBuilder) -> RetryBuilder;
 
+knobs! {
+    /// Users a second.
+    demand: f64 = 20.0, 1.0..=100.0;
+    /// How often each tries.
+    tries: u32 = 3, 1..=10;
+    /// How long a try may take.
+    timeout: Duration = SEC, SEC / 10..=SEC * 10;
+    /// How many calls the service works on at a time.
+    workers: usize = 10, 1..=100;
+    /// How long it takes for one.
+    service_time: Duration = Duration::from_millis(333), Duration::from_millis(10)..=SEC * 2;
+    /// How many workers are lost from 10 s on; no more than there are.
+    lost: usize = 8, 0..=100;
+    /// For how many seconds they are gone.
+    lasts: u32 = 10, 1..=60;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "metastable",
     title: "a service that stays down after what took it down is gone",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let seed = settings.seed;
-    let at_once: &Rule = &|rule| rule.attempts(TRIES).backoff(Backoff::constant(Duration::ZERO)).without_budget();
-    let jitter: &Rule = &|rule| rule.attempts(TRIES).without_budget();
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let tries = u16::try_from(knobs.tries).unwrap_or(u16::MAX);
+    let at_once: &Rule = &move |rule| rule.attempts(tries).backoff(Backoff::constant(Duration::ZERO)).without_budget();
+    let jitter: &Rule = &move |rule| rule.attempts(tries).without_budget();
     let never: &Rule = &|rule| rule.attempts(1).without_budget();
     let ours: &Rule = &|rule| rule;
-    let [naive, jittered, single, budgeted] = [at_once, jitter, never, ours].map(|rule| Run::new(seed, MAIN, rule));
-    let frontiers = [at_once, jitter, never, ours].map(|rule| SIZES.map(|lost| longest_survived(seed, lost, rule)));
-    let mut checks = checks([&naive, &jittered, &single, &budgeted], &frontiers);
-    let collapses: Vec<Collapse> = (0..COLLAPSES).map(|seed| Collapse::new(seed, at_once)).collect();
+    let [naive, jittered, single, budgeted] =
+        [at_once, jitter, never, ours].map(|rule| Run::new(seed, knobs, knobs.trigger(), rule));
+    let frontiers =
+        [at_once, jitter, never, ours].map(|rule| knobs.sizes().map(|lost| longest_survived(seed, knobs, lost, rule)));
+    let mut checks = checks(knobs, [&naive, &jittered, &single, &budgeted], &frontiers);
+    let published: &Rule = &|rule| rule.attempts(3).backoff(Backoff::constant(Duration::ZERO)).without_budget();
+    let collapses: Vec<Collapse> = (0..COLLAPSES).map(|seed| Collapse::new(seed, published)).collect();
     checks.extend(collapse_checks(&collapses, &Collapse::new(seed, ours)));
+    let left = 1.0 - knobs.trigger().lost as f64 / knobs.workers as f64;
+    let left = if (left - 0.2).abs() < 1e-9 { "a fifth".to_owned() } else { format!("{:.0} %", 100.0 * left) };
     let summary = format!(
-        "ten seconds with a fifth of the workers, and three tries: forty seconds after the workers are back {:.0} % of the \
+        "{} seconds with {left} of the workers, and {} tries: forty seconds after the workers are back {:.0} % of the \
          users are served, {:.0} % with jitter. With a budget all are, from {:.0} s after; without retries from {:.0} s after.",
+        spell(knobs.lasts.into()),
+        spell(knobs.tries.into()),
         100.0 * naive.share_at_end(),
         100.0 * jittered.share_at_end(),
         budgeted.recovered_after().map_or(f64::NAN, |after| after.as_secs_f64()),
         single.recovered_after().map_or(f64::NAN, |after| after.as_secs_f64()),
     );
     let [a, b, c, d] = frontiers;
+    let [several, with_jitter] = match tries {
+        3 => ["three tries", "three tries, jitter"],
+        _ => ["several tries", "several tries, jitter"],
+    };
     Report {
         scenario: "metastable",
         seed,
-        parameters: vec![
-            Parameter::new("demand", format!("{DEMAND}/s")),
-            Parameter::new("capacity", format!("{:.0}/s", HEALTHY.capacity())),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("trigger", format!("80 % of the workers for {} s, from {TRIGGER:?}", MAIN.lasts)),
-            Parameter::new("frontier", format!("50, 80, 100 % for {DURATIONS:?} s")),
-        ],
+        parameters: vec![Parameter::new("frontier", format!("50, 80, 100 % of the workers for {DURATIONS:?} s"))],
         arms: vec![
-            naive.arm("three tries", a),
-            jittered.arm("three tries, jitter", b),
+            naive.arm(several, a),
+            jittered.arm(with_jitter, b),
             single.arm("one try", c),
             budgeted.arm("defaults, with budget", d),
         ],
         span: Duration::ZERO,
+        marks: vec![
+            Mark { at: TRIGGER, what: "workers are lost" },
+            Mark { at: TRIGGER + SEC * knobs.lasts, what: "they are back" },
+        ],
         checks,
         summary,
         ..Report::default()
+    }
+}
+
+impl Knobs {
+    fn healthy(self) -> Plan {
+        Plan::new(self.workers, self.service_time)
+    }
+
+    fn trigger(self) -> Trigger {
+        Trigger { lost: self.lost.min(self.workers), lasts: self.lasts }
+    }
+
+    /// How many workers the triggers of the frontier take.
+    fn sizes(self) -> [usize; 3] {
+        PERCENT.map(|percent| self.workers * percent / 100)
     }
 }
 
@@ -131,11 +167,11 @@ struct Run {
 struct ByArrival(Vec<[u32; 2]>);
 
 impl Run {
-    fn new(seed: u64, trigger: Trigger, rule: &Rule) -> Run {
+    fn new(seed: u64, knobs: Knobs, trigger: Trigger, rule: &Rule) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let service = Service::new(&env, "service", SEC, HEALTHY);
-        let retry = rule(Retry::builder(&env).timeout(TIMEOUT)).build();
+        let service = Service::new(&env, "service", SEC, knobs.healthy());
+        let retry = rule(Retry::builder(&env).timeout(knobs.timeout)).build();
         let (plan, clock) = (service.clone(), env.clone());
         env.spawn(async move {
             clock.sleep(TRIGGER).await;
@@ -150,7 +186,8 @@ impl Run {
             &mut sim,
             &retry,
             until,
-            |_| DEMAND,
+            knobs.timeout * 10,
+            |_| knobs.demand,
             move || {
                 let call = call.clone();
                 async move { call.call().await.is_ok() }
@@ -194,16 +231,18 @@ impl Run {
 }
 
 /// The longest trigger of this size, in seconds, from which it recovers; zero if from none.
-fn longest_survived(seed: u64, lost: usize, rule: &Rule) -> u32 {
-    let survives = |lasts: &&u32| Run::new(seed, Trigger { lost, lasts: **lasts }, rule).share_at_end() > 0.9;
+fn longest_survived(seed: u64, knobs: Knobs, lost: usize, rule: &Rule) -> u32 {
+    let survives = |lasts: &&u32| Run::new(seed, knobs, Trigger { lost, lasts: **lasts }, rule).share_at_end() > 0.9;
     DURATIONS.iter().take_while(survives).last().copied().unwrap_or(0)
 }
 
-/// Users who come until then whether or not the others are served, each of whom calls through the one client.
+/// Users who come until then whether or not the others are served, each of whom calls through the one client. The last of
+/// them are waited for.
 fn users<F>(
     sim: &mut Sim,
     retry: &Retry,
     until: Duration,
+    patience: Duration,
     rate: impl Fn(f64) -> f64,
     call: impl Fn() -> F + Clone + Send + Sync + 'static,
 ) -> ByArrival
@@ -228,7 +267,7 @@ where
     let end = Tick::ZERO + until;
     sim.run(poisson(&env, &env.rng("users"), end, |at| rate((at - Tick::ZERO).as_secs_f64()), arrive));
     // Those who came last are served or give up.
-    sim.run_until(end + TIMEOUT * 10);
+    sim.run_until(end + patience);
     let users = users.lock();
     users.clone()
 }
@@ -250,50 +289,61 @@ impl ByArrival {
     }
 }
 
-fn checks([naive, jittered, single, ours]: [&Run; 4], frontiers: &[[u32; 3]; 4]) -> Vec<Check> {
+fn checks(knobs: Knobs, [naive, jittered, single, ours]: [&Run; 4], frontiers: &[[u32; 3]; 4]) -> Vec<Check> {
     let secs = |run: &Run| run.recovered_after().map_or(f64::INFINITY, |after| after.as_secs_f64());
     let [at_once, jitter, never, budget] = frontiers;
+    let (capacity, tries) = (knobs.healthy().capacity(), spell(knobs.tries.into()));
     vec![
         Check::equal(
             Source::Formula,
             "vulnerable: demand < capacity < demand x tries",
             &true,
-            &(DEMAND < HEALTHY.capacity() && HEALTHY.capacity() < DEMAND * f64::from(TRIES)),
-        ),
+            &(knobs.demand < capacity && capacity < knobs.demand * f64::from(knobs.tries)),
+        )
+        .cites("H4")
+        .cites("H13"),
         Check::at_least(Source::Formula, "before the trigger everybody is served, in the naive arm too (%)", 99.0, {
             100.0 * naive.users.share(0, 9)
-        }),
+        })
+        .cites("H4"),
         Check::at_most(
             Source::Published,
-            "three tries: the collapse outlasts its trigger (OSDI 2022; % served 40 s later)",
+            format!("{tries} tries: the collapse outlasts its trigger (OSDI 2022; % served 40 s later)"),
             5.0,
             100.0 * naive.share_at_end(),
-        ),
+        )
+        .cites("OSDI 2022")
+        .cites("H4"),
         Check::at_most(Source::Promise, "jitter alone does not end it (% served 40 s later)", 5.0, {
             100.0 * jittered.share_at_end()
-        }),
+        })
+        .cites("T2"),
         Check::at_least(Source::Promise, "with the budget everybody is served again (%)", 99.0, {
             100.0 * ours.share_at_end()
-        }),
+        })
+        .cites("T18"),
         Check::at_most(
             Source::Promise,
             "with the budget: seconds to recover, at most three more than without retries",
             secs(single) + 3.0,
             secs(ours),
-        ),
+        )
+        .cites("T18"),
         Check::at_least(
             Source::Published,
             "frontier: the larger the trigger, the shorter the one that is survived (OSDI 2022)",
             f64::from(at_once[2]).max(f64::from(jitter[2])),
             f64::from(at_once[0].min(jitter[0])),
-        ),
+        )
+        .cites("OSDI 2022"),
         Check::at_most(
             Source::Published,
-            "frontier: three tries do not survive 80 % for 8 s",
+            format!("frontier: {tries} tries do not survive 80 % for 8 s"),
             4.0,
             f64::from(at_once[1]),
-        ),
-        Check::equal(Source::Promise, "frontier: with the budget, as without retries", never, budget),
+        )
+        .cites("OSDI 2022"),
+        Check::equal(Source::Promise, "frontier: with the budget, as without retries", never, budget).cites("T18"),
     ]
 }
 
@@ -344,7 +394,7 @@ impl Collapse {
         let retry = rule(Retry::builder(&env).timeout(SEC * 3)).build();
         let called = Arc::clone(&server);
         let ramp = |at: f64| 80.0 - 1.6 * (at - 25.0).abs();
-        let users = users(&mut sim, &retry, SEC * 75, ramp, move || Arc::clone(&called).call());
+        let users = users(&mut sim, &retry, SEC * 75, SEC * 10, ramp, move || Arc::clone(&called).call());
         let successes = server.successes.lock().clone();
         Collapse { successes, users }
     }
@@ -359,7 +409,7 @@ fn collapse_checks(naive: &[Collapse], ours: &Collapse) -> Vec<Check> {
     let published = |second: usize, successes: f64, error: f64| {
         let what = format!("simple_collapse: successes in second {second}, three tries, mean of {COLLAPSES} runs");
         let mean = naive.iter().map(|run| run.successes_at(second)).sum::<f64>() / COLLAPSES as f64;
-        Check::within(Source::Published, what, successes, error, mean)
+        Check::within(Source::Published, what, successes, error, mean).cites("Brooker")
     };
     vec![
         published(15, 56.0, 6.0),
@@ -371,6 +421,7 @@ fn collapse_checks(naive: &[Collapse], ours: &Collapse) -> Vec<Check> {
             "simple_collapse: with the budget, who comes after 55 s is served (%)",
             95.0,
             100.0 * ours.users.share(55, 75),
-        ),
+        )
+        .cites("T18"),
     ]
 }

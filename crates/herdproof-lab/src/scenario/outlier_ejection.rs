@@ -32,36 +32,23 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const CLIENTS: u64 = 12;
 const BACKENDS: usize = 10;
-const DEMAND: f64 = 300.0;
 const SICK: usize = 0;
-const TIME: Duration = Duration::from_millis(100);
-/// How many calls a backend works on at a time: warm, and when it is back cold.
-const WARM: usize = 6;
-const COLD: usize = 1;
-/// So many calls served make it do one more at a time.
-const WARMS_UP: u64 = 40;
-const LINE: usize = 20;
-const TIMEOUT: Duration = Duration::from_millis(500);
-const FAULTS: u32 = 5;
-const OUT: Duration = Duration::from_secs(30);
 /// How long all is well before one, or what all share, is sick; how long that lasts; and how long it is watched after that.
 const WELL: Duration = Duration::from_secs(10);
 const TROUBLE: Duration = Duration::from_secs(20);
 const AFTER_ONE: Duration = Duration::from_secs(94);
 const AFTER_ALL: Duration = Duration::from_secs(30);
-/// The share of calls that fail when all are sick.
-const FAILING: f64 = 0.7;
 
 /// How clients eject.
 #[derive(Clone, Copy, PartialEq)]
@@ -90,15 +77,41 @@ struct Outcome {
     calls: Timeline,
 }
 
+knobs! {
+    /// How many clients there are, each with a view of its own.
+    clients: u64 = 12, 1..=500;
+    /// Calls a second, to ten backends.
+    demand: f64 = 300.0, 1.0..=1_500.0;
+    /// How long a backend takes for a call.
+    service_time: Duration = Duration::from_millis(100), Duration::from_millis(1)..=SECOND;
+    /// How many it works on at a time when it is warm.
+    warm: usize = 6, 1..=100;
+    /// How many when it is back cold; no more than warm.
+    cold: usize = 1, 1..=100;
+    /// So many calls served make it do one more at a time.
+    warms_up: u64 = 40, 1..=10_000;
+    /// How many may stand in its line.
+    line: usize = 20, 0..=1_000;
+    /// How long a call may take.
+    timeout: Duration = Duration::from_millis(500), Duration::from_millis(1)..=SECOND * 10;
+    /// After how many faults in a row a backend is ejected.
+    faults: u32 = 5, 1..=100;
+    /// For how long.
+    out: Duration = SECOND * 30, SECOND..=SECOND * 120;
+    /// The share of calls that fail when all are sick.
+    failing: f64 = 0.7, 0.0..=1.0;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "outlier-ejection",
     title: "one bad backend is ejected and comes back: in step, or one client after another; and when all are bad",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let both = |way| [Trouble::One, Trouble::All].map(|trouble| herd(settings.seed, way, trouble));
+    let knobs = Knobs::of(settings);
+    let both = |way| [Trouble::One, Trouble::All].map(|trouble| herd(settings.seed, knobs, way, trouble));
     let [never, in_step, bounded, ours] = [Way::Never, Way::InStep, Way::Bounded, Way::BoundedAndRamp].map(both);
     let summary = format!(
         "while one of ten is down {} calls fail without ejection and {} with ours. When it is back cold, ejecting in step fails {} \
@@ -127,19 +140,11 @@ fn run(settings: &Settings) -> Report {
         scenario: "outlier-ejection",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("clients", CLIENTS),
             Parameter::new("backends", BACKENDS),
-            Parameter::new("calls", format!("{DEMAND}/s")),
-            Parameter::new(
-                "a backend",
-                format!("{WARM} at a time, {TIME:?} each; cold {COLD}, one more after {WARMS_UP} calls"),
-            ),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("ejected", format!("after {FAULTS} faults in a row, for {OUT:?}")),
             Parameter::new("sick", format!("for {TROUBLE:?} after {WELL:?}")),
-            Parameter::new("all sick", format!("{FAILING} of the calls fail")),
         ],
-        checks: checks(&never, &in_step, &ours),
+        marks: vec![Mark { at: WELL, what: "one is sick" }, Mark { at: WELL + TROUBLE, what: "it is well, and cold" }],
+        checks: checks(knobs, &never, &in_step, &ours),
         arms: vec![
             arm("no ejection", never),
             arm("in step, no bound", in_step),
@@ -154,49 +159,70 @@ fn run(settings: &Settings) -> Report {
 
 type Both = [Outcome; 2];
 
-fn checks(never: &Both, in_step: &Both, ours: &Both) -> Vec<Check> {
+fn checks(knobs: Knobs, never: &Both, in_step: &Both, ours: &Both) -> Vec<Check> {
     let of = |part: u64, all: u64| part as f64 / all as f64;
     vec![
         Check::within(
             Source::Formula,
             "one sick, no ejection: a tenth of the calls fail while it is down",
-            DEMAND * TROUBLE.as_secs_f64() / BACKENDS as f64,
+            knobs.demand * TROUBLE.as_secs_f64() / BACKENDS as f64,
             150.0,
             never[0].failed[0] as f64,
-        ),
+        )
+        .cites("T16"),
         Check::at_most(
             Source::Promise,
             "one sick: share of those that are left with our ejection",
             0.35,
             of(ours[0].failed[0], never[0].failed[0]),
-        ),
+        )
+        .cites("T16"),
         Check::at_most(
             Source::Promise,
             "its return: failed calls with slow start too, as a share of those in step",
             0.5,
             of(ours[0].failed[1], in_step[0].failed[1]),
-        ),
+        )
+        .cites("T16")
+        .cites("T22"),
         Check::at_most(
             Source::Promise,
             "its return: seconds until it has its share again, two ejections at most",
-            75.0,
+            2.5 * knobs.out.as_secs_f64(),
             ours[0].seconds(),
-        ),
-        Check::within(Source::Formula, "all sick, no ejection: what works", 1.0 - FAILING, 0.03, never[1].worked[0]),
+        )
+        .cites("T16")
+        .cites("T22"),
+        Check::within(
+            Source::Formula,
+            "all sick, no ejection: what works",
+            1.0 - knobs.failing,
+            0.03,
+            never[1].worked[0],
+        )
+        .cites("T16"),
         Check::at_most(
             Source::Formula,
             "all sick, no bound: less works than without ejection",
             0.25,
             in_step[1].worked[0],
-        ),
+        )
+        .cites("T16"),
         Check::at_most(
             Source::Formula,
             "and after the trouble is over hardly anything, as everybody is out",
             0.7,
             in_step[1].worked[1],
-        ),
-        Check::at_least(Source::Promise, "all sick, bounded: what works", 1.0 - FAILING - 0.05, ours[1].worked[0]),
-        Check::at_least(Source::Promise, "and after the trouble is over", 0.99, ours[1].worked[1]),
+        )
+        .cites("T16"),
+        Check::at_least(
+            Source::Promise,
+            "all sick, bounded: what works",
+            1.0 - knobs.failing - 0.05,
+            ours[1].worked[0],
+        )
+        .cites("T16"),
+        Check::at_least(Source::Promise, "and after the trouble is over", 0.99, ours[1].worked[1]).cites("T16"),
     ]
 }
 
@@ -220,8 +246,15 @@ impl Outcome {
 /// One client's view of the backends.
 enum Client {
     Never,
-    InStep(Mutex<[Naive; BACKENDS]>),
+    InStep(Mutex<[Naive; BACKENDS]>, Rule),
     Bounded(Ejection, Option<SlowStart>),
+}
+
+/// When the first kind ejects, and for how long.
+#[derive(Clone, Copy)]
+struct Rule {
+    faults: u32,
+    out: Duration,
 }
 
 /// So many faults in a row, and until when it is out.
@@ -232,13 +265,14 @@ struct Naive {
 }
 
 impl Client {
-    fn new(env: &Env, way: Way) -> Client {
-        let ejection = || Ejection::builder(env).faults(FAULTS).out_for(OUT, OUT * 10).build(BACKENDS);
+    fn new(env: &Env, knobs: Knobs, way: Way) -> Client {
+        let ejection =
+            || Ejection::builder(env).faults(knobs.faults).out_for(knobs.out, knobs.out * 10).build(BACKENDS);
         match way {
             Way::Never => Client::Never,
-            Way::InStep => Client::InStep(Mutex::default()),
+            Way::InStep => Client::InStep(Mutex::default(), Rule { faults: knobs.faults, out: knobs.out }),
             Way::Bounded => Client::Bounded(ejection(), None),
-            Way::BoundedAndRamp => Client::Bounded(ejection(), Some(SlowStart::over(OUT))),
+            Way::BoundedAndRamp => Client::Bounded(ejection(), Some(SlowStart::over(knobs.out))),
         }
     }
 
@@ -246,7 +280,7 @@ impl Client {
     fn weight(&self, which: usize, now: Tick) -> f64 {
         match self {
             Client::Never => 1.0,
-            Client::InStep(naive) => f64::from(u8::from(now >= naive.lock()[which].until)),
+            Client::InStep(naive, _) => f64::from(u8::from(now >= naive.lock()[which].until)),
             Client::Bounded(ejection, _) if ejection.is_out(which, now) => 0.0,
             Client::Bounded(ejection, slow) => match (slow, ejection.back_since(which, now)) {
                 (Some(slow), Some(back)) => slow.weight(now - back),
@@ -268,7 +302,7 @@ impl Client {
     fn enter(&self, which: usize, ask: &Ask) -> Option<Call> {
         match self {
             Client::Bounded(ejection, _) => ejection.endpoint(which)?.try_enter(ask).ok(),
-            Client::Never | Client::InStep(_) => None,
+            Client::Never | Client::InStep(..) => None,
         }
     }
 
@@ -276,25 +310,26 @@ impl Client {
         if let Some(call) = call {
             call.settle(if worked { &Verdict::Ok } else { &Verdict::Fault }, span);
         }
-        if let Client::InStep(naive) = self {
+        if let Client::InStep(naive, rule) = self {
             let Naive { faults, until } = &mut naive.lock()[which];
             *faults = if worked { 0 } else { *faults + 1 };
-            if *faults >= FAULTS && span.to >= *until {
-                (*faults, *until) = (0, span.to + OUT);
+            if *faults >= rule.faults && span.to >= *until {
+                (*faults, *until) = (0, span.to + rule.out);
             }
         }
     }
 }
 
-fn herd(seed: u64, way: Way, trouble: Trouble) -> Outcome {
+fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let plan = Plan { line: LINE, ..Plan::new(WARM, TIME) };
+    let plan = Plan { line: knobs.line, ..Plan::new(knobs.warm, knobs.service_time) };
     let backends: Vec<Service> = (0..BACKENDS).map(|_| Service::new(&env, "backend", SECOND, plan)).collect();
-    let clients: Vec<Arc<Client>> = (0..CLIENTS).map(|id| Arc::new(Client::new(&env.scope(id), way))).collect();
+    let clients: Vec<Arc<Client>> =
+        (0..knobs.clients).map(|id| Arc::new(Client::new(&env.scope(id), knobs, way))).collect();
     let served = Arc::new(AtomicU64::new(0));
     if trouble == Trouble::One {
-        env.spawn(fall_sick(env.clone(), backends[SICK].clone(), Arc::clone(&served))).detach();
+        env.spawn(fall_sick(env.clone(), knobs, backends[SICK].clone(), Arc::clone(&served))).detach();
     }
     let after = if trouble == Trouble::One { AFTER_ONE } else { AFTER_ALL };
     let (users, who, whom, luck) = (env.rng("users"), env.rng("who"), env.rng("whom"), env.rng("luck"));
@@ -304,11 +339,11 @@ fn herd(seed: u64, way: Way, trouble: Trouble) -> Outcome {
         &env,
         &users,
         Tick::ZERO + WELL + TROUBLE + after,
-        |_| DEMAND,
+        |_| knobs.demand,
         |_| {
             let ask = Ask::new(&env);
-            let client = Arc::clone(&clients[usize::try_from(who.below(CLIENTS)).unwrap_or_default()]);
-            let unlucky = luck.chance(FAILING) && trouble == Trouble::All && phase(ask.at) == Some(0);
+            let client = Arc::clone(&clients[usize::try_from(who.below(knobs.clients)).unwrap_or_default()]);
+            let unlucky = luck.chance(knobs.failing) && trouble == Trouble::All && phase(ask.at) == Some(0);
             let picked = client.pick(ask.at, &whom);
             let phase = phase(ask.at);
             if let Some(phase) = phase {
@@ -326,7 +361,7 @@ fn herd(seed: u64, way: Way, trouble: Trouble) -> Outcome {
             let served = (which == SICK).then(|| Arc::clone(&served));
             env.clone()
                 .spawn(async move {
-                    let answer = by(&env, Some(ask.at + TIMEOUT), backend.call()).await;
+                    let answer = by(&env, Some(ask.at + knobs.timeout), backend.call()).await;
                     let worked = answer == Some(Ok(())) && !unlucky;
                     client.settle(which, call, worked, Span { from: ask.at, to: env.now() });
                     if worked {
@@ -344,7 +379,7 @@ fn herd(seed: u64, way: Way, trouble: Trouble) -> Outcome {
     let asked = asked.get();
     let worked = [0, 1].map(|phase| 1.0 - failed[phase] as f64 / asked[phase].max(1) as f64);
     let seen = backends[SICK].seen();
-    Outcome { failed, worked, recovered: recovered(&seen.served), calls: seen.calls }
+    Outcome { failed, worked, recovered: recovered(&seen.served, knobs.demand), calls: seen.calls }
 }
 
 /// Zero during the trouble, one after it.
@@ -354,22 +389,22 @@ fn phase(at: Tick) -> Option<usize> {
 }
 
 /// Is well, down, and back: the faster the more it has served since.
-async fn fall_sick(env: Env, backend: Service, served: Arc<AtomicU64>) {
+async fn fall_sick(env: Env, knobs: Knobs, backend: Service, served: Arc<AtomicU64>) {
     env.sleep(WELL).await;
     backend.change(|plan| plan.down = true);
     env.sleep(TROUBLE).await;
     let before = served.load(Ordering::Relaxed);
     loop {
-        let warmer = usize::try_from((served.load(Ordering::Relaxed) - before) / WARMS_UP).unwrap_or(WARM);
-        backend.change(|plan| (plan.down, plan.workers) = (false, WARM.min(COLD + warmer)));
+        let warmer = usize::try_from((served.load(Ordering::Relaxed) - before) / knobs.warms_up).unwrap_or(knobs.warm);
+        backend.change(|plan| (plan.down, plan.workers) = (false, knobs.warm.min(knobs.cold + warmer)));
         env.sleep(SECOND / 10).await;
     }
 }
 
 /// How long after it was well the first five seconds ended in which it served nine tenths of its share.
-fn recovered(served: &Timeline) -> Option<Duration> {
+fn recovered(served: &Timeline, demand: f64) -> Option<Duration> {
     let well = usize::try_from((WELL + TROUBLE).as_secs()).unwrap_or_default();
-    let share = DEMAND / BACKENDS as f64;
+    let share = demand / BACKENDS as f64;
     let after = served.counts().get(well..)?;
     let first = after.windows(5).position(|five| five.iter().sum::<u64>() as f64 >= 0.9 * 5.0 * share)?;
     Some(SECOND * u32::try_from(first + 5).unwrap_or(u32::MAX))

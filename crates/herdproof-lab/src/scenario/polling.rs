@@ -12,22 +12,15 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source, millis},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source, millis},
     timeline::Timeline,
 };
 
-const CONSUMERS: u64 = 1_000;
-const PERIOD: Duration = Duration::from_secs(1);
-const SLOWEST: Duration = Duration::from_secs(10);
-const BATCH: usize = 10;
-const JOBS_PER_SECOND: f64 = 20.0;
-const BURST: u64 = 5_000;
 const BURST_AT: Duration = Duration::from_millis(40_300);
-/// What a poll takes.
-const TRIP: Duration = Duration::from_millis(5);
 const TIME: Duration = Duration::from_secs(60);
 const BIN: Duration = Duration::from_millis(10);
 
@@ -43,6 +36,8 @@ enum Way {
 
 /// The queue, and what was seen at it.
 struct Queue {
+    /// How many a poll takes at most.
+    batch: usize,
     jobs: VecDeque<Tick>,
     polls: Timeline,
     empty: u64,
@@ -51,40 +46,52 @@ struct Queue {
     drained: Option<Tick>,
 }
 
+knobs! {
+    /// How many consumers poll.
+    consumers: u64 = 1_000, 1..=10_000;
+    /// How often each does.
+    period: Duration = Duration::from_secs(1), Duration::from_millis(500)..=Duration::from_secs(30);
+    /// How slow one becomes that finds nothing; no faster than the period.
+    slowest: Duration = Duration::from_secs(10), Duration::from_millis(500)..=Duration::from_secs(60);
+    /// How many jobs a poll takes at most.
+    batch: usize = 10, 1..=1_000;
+    /// What a poll takes.
+    round_trip: Duration = Duration::from_millis(5), Duration::from_millis(1)..=Duration::from_secs(1);
+    /// Jobs that come in a second.
+    jobs: f64 = 20.0, 0.0..=10_000.0;
+    /// How many come at once besides, at 40.3 s.
+    burst: u64 = 5_000, 0..=100_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "polling",
     title: "consumers that poll in step and mostly for nothing: jitter, and slower when empty",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let step = herd(settings.seed, Way::InStep);
-    let jittered = herd(settings.seed, Way::Jittered);
-    let adaptive = herd(settings.seed, Way::Adaptive);
+    let knobs = Knobs::of(settings);
+    let herd = |way| herd(settings.seed, knobs, way);
+    let step = herd(Way::InStep);
+    let jittered = herd(Way::Jittered);
+    let adaptive = herd(Way::Adaptive);
     let summary = format!(
         "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
-         empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {BURST} is gone in {:.2} s.",
+         empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {} is gone in {:.2} s.",
         step.polls.peak(),
         step.empty as f64 * 100.0 / step.polls.total() as f64,
         jittered.polls.peak(),
         jittered.polls.total() as f64 / adaptive.polls.total() as f64,
         millis(adaptive.mean_wait()),
+        knobs.burst,
         millis(adaptive.burst_gone()) / 1e3,
     );
     Report {
         scenario: "polling",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("consumers", CONSUMERS),
-            Parameter::new("period", format!("{PERIOD:?}")),
-            Parameter::new("slowest", format!("{SLOWEST:?}")),
-            Parameter::new("batch", BATCH),
-            Parameter::new("round trip", format!("{TRIP:?}")),
-            Parameter::new("jobs/s", JOBS_PER_SECOND),
-            Parameter::new("burst", format!("{BURST} at {BURST_AT:?}")),
-        ],
-        checks: checks(&step, &jittered, &adaptive),
+        marks: vec![Mark { at: BURST_AT, what: "the burst" }],
+        checks: checks(knobs, &step, &jittered, &adaptive),
         arms: vec![step.arm("in step"), jittered.arm("jittered"), adaptive.arm("slower when empty")],
         span: TIME,
         summary,
@@ -92,59 +99,66 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn herd(seed: u64, way: Way) -> Queue {
+impl Knobs {
+    fn slowest(self) -> Duration {
+        self.slowest.max(self.period)
+    }
+}
+
+fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let queue = Arc::new(Mutex::new(Queue {
+        batch: knobs.batch,
         jobs: VecDeque::new(),
         polls: Timeline::new(BIN),
         empty: 0,
         waits: Vec::new(),
         drained: None,
     }));
-    for id in 0..CONSUMERS {
-        env.spawn(consumer(env.scope(id), way, Arc::clone(&queue))).detach();
+    for id in 0..knobs.consumers {
+        env.spawn(consumer(env.scope(id), knobs, way, Arc::clone(&queue))).detach();
     }
     let (producer, line) = (env.clone(), Arc::clone(&queue));
     env.spawn(async move {
         let arrive = |_| line.lock().jobs.push_back(producer.now());
-        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + TIME, |_| JOBS_PER_SECOND, arrive).await;
+        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + TIME, |_| knobs.jobs, arrive).await;
     })
     .detach();
     let line = Arc::clone(&queue);
     env.clone()
         .spawn(async move {
             let now = env.sleep(BURST_AT).await;
-            line.lock().jobs.extend((0..BURST).map(|_| now));
+            line.lock().jobs.extend((0..knobs.burst).map(|_| now));
         })
         .detach();
     sim.finish().expect("everybody stops");
     Arc::into_inner(queue).expect("everybody has stopped").into_inner()
 }
 
-async fn consumer(env: Env, way: Way, queue: Arc<Mutex<Queue>>) {
+async fn consumer(env: Env, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>) {
     let poller = match way {
         Way::InStep => {
             let mut at = env.now();
             while at - Tick::ZERO < TIME {
                 let now = env.sleep_until(at).await;
                 queue.lock().poll(now);
-                at = at + PERIOD;
+                at = at + knobs.period;
             }
             return;
         }
-        Way::Jittered => Poller::every(PERIOD).slowest(PERIOD),
-        Way::Adaptive => Poller::every(PERIOD).slowest(SLOWEST),
+        Way::Jittered => Poller::every(knobs.period).slowest(knobs.period),
+        Way::Adaptive => Poller::every(knobs.period).slowest(knobs.slowest()),
     };
     poller
         .run(&env, env.sleep(TIME), || {
             let found = queue.lock().poll(env.now());
-            let trip = env.sleep(TRIP);
+            let trip = env.sleep(knobs.round_trip);
             async move {
                 trip.await;
                 match (way, found) {
                     (Way::Jittered, _) => Found::Some,
-                    (_, BATCH) => Found::Full,
+                    (_, count) if count == knobs.batch => Found::Full,
                     (_, 0) => Found::Nothing,
                     _ => Found::Some,
                 }
@@ -157,7 +171,7 @@ impl Queue {
     /// Takes up to a batch, and says how many there were.
     fn poll(&mut self, now: Tick) -> usize {
         self.polls.record(now);
-        let count = self.jobs.len().min(BATCH);
+        let count = self.jobs.len().min(self.batch);
         self.empty += u64::from(count == 0);
         for job in self.jobs.drain(..count) {
             self.waits.push(now - job);
@@ -188,37 +202,43 @@ impl Queue {
     }
 }
 
-fn checks(step: &Queue, jittered: &Queue, adaptive: &Queue) -> Vec<Check> {
+fn checks(knobs: Knobs, step: &Queue, jittered: &Queue, adaptive: &Queue) -> Vec<Check> {
     let per_second = |queue: &Queue| queue.polls.total() as f64 / TIME.as_secs_f64();
-    let (p, t) = (CONSUMERS as f64, PERIOD.as_secs_f64());
+    let (p, t) = (knobs.consumers as f64, knobs.period.as_secs_f64());
     let mean = p / t * BIN.as_secs_f64();
     vec![
-        Check::equal(Source::Formula, "in step: P polls in one instant", &CONSUMERS, &step.polls.peak()),
-        Check::equal(Source::Formula, "in step: P / T a second on average", &(p / t), &per_second(step)),
-        Check::within(Source::Formula, "jittered: P / T a second, too", p / t, p / t * 0.02, per_second(jittered)),
+        Check::equal(Source::Formula, "in step: P polls in one instant", &knobs.consumers, &step.polls.peak())
+            .cites("H10"),
+        Check::equal(Source::Formula, "in step: P / T a second on average", &(p / t), &per_second(step)).cites("H10"),
+        Check::within(Source::Formula, "jittered: P / T a second, too", p / t, p / t * 0.02, per_second(jittered))
+            .cites("T23"),
         Check::at_most(
             Source::Formula,
             "jittered: six standard deviations above P / T in the busiest 10 ms",
             (mean + 6.0 * mean.sqrt()).ceil(),
             jittered.polls.peak() as f64,
-        ),
+        )
+        .cites("T23"),
         Check::at_least(
             Source::Promise,
             "slower when empty: times fewer empty polls",
             3.0,
             jittered.empty as f64 / adaptive.empty as f64,
-        ),
+        )
+        .cites("H10"),
         Check::at_most(
             Source::Promise,
             "slower when empty: mean wait, in periods",
             1.0,
             adaptive.mean_wait().as_secs_f64() / t,
-        ),
+        )
+        .cites("H10"),
         Check::at_most(
             Source::Promise,
             "slower when empty: the burst is gone within the longest pause (s)",
-            SLOWEST.as_secs_f64(),
+            knobs.slowest().as_secs_f64(),
             adaptive.burst_gone().as_secs_f64(),
-        ),
+        )
+        .cites("H10"),
     ]
 }

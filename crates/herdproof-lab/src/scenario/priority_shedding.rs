@@ -16,27 +16,21 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
-/// Sixteen workers of 50 ms: 320 a second.
-const SERVICE: Plan = Plan::new(16, Duration::from_millis(50));
-const USERS: f64 = 200.0;
-const PREFETCH: f64 = 50.0;
-const SPIKE: f64 = 12.0;
 /// When the spike begins and ends, in seconds.
 const BEGIN: u64 = 5;
 const END: u64 = 55;
 /// By then the cut is where it should be.
 const SETTLED: u64 = 35;
 const LAST: u64 = 60;
-/// Who prefetches.
-const PREFETCHERS: u64 = 200;
 const BIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +40,32 @@ enum Remedy {
     Cut,
 }
 
+knobs! {
+    /// How many calls the service works on at a time.
+    workers: u32 = 16, 1..=200;
+    /// How long it takes for one.
+    service_time: Duration = Duration::from_millis(50), Duration::from_millis(1)..=Duration::from_secs(1);
+    /// Users' calls a second.
+    users: f64 = 200.0, 1.0..=2_000.0;
+    /// Prefetches a second.
+    prefetch: f64 = 50.0, 1.0..=500.0;
+    /// How many times as many there are from 5 to 55 s.
+    spike: f64 = 12.0, 1.0..=100.0;
+    /// How many users prefetch.
+    prefetchers: u64 = 200, 1..=100_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "priority-shedding",
     title: "twelve times the prefetching: users are refused with it, or do not notice",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let [none, line, cut] = [Remedy::None, Remedy::Priorities, Remedy::Cut].map(|remedy| herd(settings.seed, remedy));
+    let knobs = Knobs::of(settings);
+    let herd = |remedy| herd(settings.seed, knobs, remedy);
+    let [none, line, cut] = [Remedy::None, Remedy::Priorities, Remedy::Cut].map(herd);
     let summary = format!(
         "without priorities users get {:.1} % of their answers in the spike; with them {:.2} %, and prefetching {:.0} %. \
          The cut tells the others after {:.1} ms instead of {:.1}.",
@@ -67,13 +78,11 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "priority-shedding",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("service", format!("{} a second", SERVICE.capacity())),
-            Parameter::new("users", format!("{USERS} a second")),
-            Parameter::new("prefetching", format!("{PREFETCH} a second, {SPIKE} times that from {BEGIN} to {END} s")),
-            Parameter::new("who prefetches", PREFETCHERS),
+        marks: vec![
+            Mark { at: Duration::from_secs(BEGIN), what: "the spike begins" },
+            Mark { at: Duration::from_secs(END), what: "and ends" },
         ],
-        checks: checks(&none, &line, &cut),
+        checks: checks(knobs, &none, &line, &cut),
         arms: vec![none.arm("no priorities"), line.arm("priorities"), cut.arm("priorities + cut")],
         span: Duration::from_secs(LAST),
         summary,
@@ -99,11 +108,17 @@ struct Spike {
     served: Timeline,
 }
 
-fn herd(seed: u64, remedy: Remedy) -> Spike {
+impl Knobs {
+    fn service(self) -> Plan {
+        Plan::new(self.workers as usize, self.service_time)
+    }
+}
+
+fn herd(seed: u64, knobs: Knobs, remedy: Remedy) -> Spike {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "service", BIN, SERVICE);
-    let queue = Queue::builder(&env, 16);
+    let service = Service::new(&env, "service", BIN, knobs.service());
+    let queue = Queue::builder(&env, knobs.workers);
     let queue = if remedy == Remedy::Cut { queue.cut() } else { queue }.build();
     let spike = Arc::new(Mutex::new(Spike {
         users: Kind::default(),
@@ -118,12 +133,12 @@ fn herd(seed: u64, remedy: Remedy) -> Spike {
             .spawn(async move {
                 let rng = env.rng(name);
                 let rate = |at: Tick| match (prefetch, is_spike(at)) {
-                    (false, _) => USERS,
-                    (true, false) => PREFETCH,
-                    (true, true) => PREFETCH * SPIKE,
+                    (false, _) => knobs.users,
+                    (true, false) => knobs.prefetch,
+                    (true, true) => knobs.prefetch * knobs.spike,
                 };
                 let arrive = |_| {
-                    let user = rng.below(PREFETCHERS);
+                    let user = rng.below(knobs.prefetchers);
                     env.spawn(server.clone().call(env.clone(), prefetch, user)).detach();
                 };
                 poisson(&env, &rng, Tick::ZERO + Duration::from_secs(LAST), rate, arrive).await;
@@ -209,32 +224,39 @@ impl Spike {
     }
 }
 
-fn checks(none: &Spike, line: &Spike, cut: &Spike) -> Vec<Check> {
-    let left = (SERVICE.capacity() - USERS) / (PREFETCH * SPIKE);
-    let all = SERVICE.capacity() / (USERS + PREFETCH * SPIKE);
+fn checks(knobs: Knobs, none: &Spike, line: &Spike, cut: &Spike) -> Vec<Check> {
+    let left = (knobs.service().capacity() - knobs.users) / (knobs.prefetch * knobs.spike);
+    let all = knobs.service().capacity() / (knobs.users + knobs.prefetch * knobs.spike);
     vec![
-        Check::within(Source::Formula, "no priorities: users get what everybody gets", all, 0.03, none.users.share()),
-        Check::at_least(Source::Published, "priorities: users served (Netflix)", 0.994, line.users.share()),
+        Check::within(Source::Formula, "no priorities: users get what everybody gets", all, 0.03, none.users.share())
+            .cites("T17"),
+        Check::at_least(Source::Published, "priorities: users served (Netflix)", 0.994, line.users.share())
+            .cites("Netflix")
+            .cites("T17"),
         Check::within(
             Source::Formula,
             "priorities: prefetches served, what users leave (as at Netflix, 20 %)",
             left,
             0.03,
             line.prefetch.share(),
-        ),
-        Check::at_least(Source::Promise, "priorities + cut: users served", 0.994, cut.users.share()),
+        )
+        .cites("Netflix")
+        .cites("T17"),
+        Check::at_least(Source::Promise, "priorities + cut: users served", 0.994, cut.users.share()).cites("T17"),
         Check::at_most(
             Source::Promise,
             "priorities + cut: prefetches are refused in half the time",
             line.prefetch.mean_refusal().as_secs_f64() * 500.0,
             cut.prefetch.mean_refusal().as_secs_f64() * 1e3,
-        ),
+        )
+        .cites("T17"),
         Check::at_least(
             Source::Promise,
             "priorities + cut: most users' prefetches are all served or all refused",
             0.75,
             cut.whole(),
-        ),
-        Check::at_most(Source::Formula, "priorities alone: hardly any user's are", 0.25, line.whole()),
+        )
+        .cites("T17"),
+        Check::at_most(Source::Formula, "priorities alone: hardly any user's are", 0.25, line.whole()).cites("T17"),
     ]
 }

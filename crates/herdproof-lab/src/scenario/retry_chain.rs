@@ -17,78 +17,107 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, spell},
     timeline::Timeline,
 };
 
-const LAYERS: u64 = 3;
-const USERS: f64 = 50.0;
 const HORIZON: Duration = Duration::from_secs(20);
 const BIN: Duration = Duration::from_millis(100);
-/// The share of calls that fail when nothing is wrong.
-const BLIPS: f64 = 0.05;
+
+knobs! {
+    /// How many services there are, one behind the other.
+    services: u64 = 3, 2..=5;
+    /// Users a second.
+    users: f64 = 50.0, 1.0..=500.0;
+    /// The share of calls that fail when nothing is wrong.
+    blips: f64 = 0.05, 0.0..=0.9;
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "retry-chain",
     title: "three services that each try three times: 27 calls, or one and a little",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let seed = settings.seed;
-    let naive = Pair::run(seed, false, |rule, _, _| rule.without_budget());
-    let edge = Pair::run(seed, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
-    let budget =
-        Pair::run(seed, false, |rule, _, env| rule.budget(&Budget::builder(env).floor(0.0).without_circuit().build()));
-    let ours = Pair::run(seed, true, |rule, _, _| rule);
-    let third = 1.1f64.powi(3);
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let Knobs { services, blips, .. } = knobs;
+    let layers = i32::try_from(services).unwrap_or(i32::MAX);
+    let naive = Pair::run(seed, knobs, false, |rule, _, _| rule.without_budget());
+    let edge =
+        Pair::run(seed, knobs, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
+    let budget = Pair::run(seed, knobs, false, |rule, _, env| {
+        rule.budget(&Budget::builder(env).floor(0.0).without_circuit().build())
+    });
+    let ours = Pair::run(seed, knobs, true, |rule, _, _| rule);
+    let third = 1.1f64.powi(layers);
     let checks = vec![
-        Check::equal(Source::Article, "naive: 3^3 calls per user when the origin is down", &27.0, &naive.down.load()),
-        Check::equal(Source::Formula, "edge only: 3 calls per user", &3.0, &edge.down.load()),
-        Check::within(Source::Formula, "a budget of 10 % at each layer: 1.1^3", third, 0.05, budget.down.load()),
-        Check::at_most(Source::Promise, "defaults and headers: calls per user", 1.4, ours.down.load()),
-        Check::at_least(
-            Source::Promise,
-            "defaults and headers: when 5 % of calls fail, users served (%)",
-            99.0,
-            100.0 * ours.blips.success(),
-        ),
+        Check::equal(
+            Source::Article,
+            format!("naive: 3^{services} calls per user when the origin is down"),
+            &3f64.powi(layers),
+            &naive.down.load(),
+        )
+        .cites("N30")
+        .cites("H15"),
+        Check::equal(Source::Formula, "edge only: 3 calls per user", &3.0, &edge.down.load()).cites("H15"),
         Check::within(
             Source::Formula,
-            "defaults and headers: and calls per user, about 1 / (1 - 0.05)",
-            1.0 / (1.0 - BLIPS),
+            format!("a budget of 10 % at each layer: 1.1^{services}"),
+            third,
+            0.05,
+            budget.down.load(),
+        )
+        .cites("T18"),
+        Check::at_most(Source::Promise, "defaults and headers: calls per user", 1.4, ours.down.load()).cites("T18"),
+        Check::at_least(
+            Source::Promise,
+            format!("defaults and headers: when {:.0} % of calls fail, users served (%)", 100.0 * blips),
+            99.0,
+            100.0 * ours.blips.success(),
+        )
+        .cites("T18"),
+        Check::within(
+            Source::Formula,
+            format!("defaults and headers: and calls per user, about 1 / (1 - {blips})"),
+            1.0 / (1.0 - blips),
             0.03,
             ours.blips.load(),
-        ),
+        )
+        .cites("T18"),
         Check::at_most(
             Source::Promise,
             "defaults and headers: calls between the first two services per user, since the last one has retried",
             1.02,
             ours.blips.per_user(1),
-        ),
+        )
+        .cites("H15"),
     ];
     let summary = format!(
-        "when the origin is down, one call becomes {:.0} with three tries at each of three layers, {:.0} with tries at the \
-         edge only, {:.2} with budgets alone and {:.2} with budgets and headers; and when 5 % of calls fail, the last serves \
-         {:.1} % of the users where no retries would serve 95 %.",
+        "when the origin is down, one call becomes {:.0} with three tries at each of {} layers, {:.0} with tries at the \
+         edge only, {:.2} with budgets alone and {:.2} with budgets and headers; and when {:.0} % of calls fail, the last serves \
+         {:.1} % of the users where no retries would serve {:.0} %.",
         naive.down.load(),
+        spell(services),
         edge.down.load(),
         budget.down.load(),
         ours.down.load(),
+        100.0 * blips,
         100.0 * ours.blips.success(),
+        100.0 * (1.0 - blips),
     );
     Report {
         scenario: "retry-chain",
         seed,
         parameters: vec![
-            Parameter::new("services", LAYERS),
             Parameter::new("tries at each", 3),
-            Parameter::new("users", format!("{USERS}/s for {HORIZON:?}")),
-            Parameter::new("origin", "down; and again with 5 % of calls failing"),
+            Parameter::new("time", format!("{HORIZON:?}")),
+            Parameter::new("origin", "down; and again with blips"),
         ],
         arms: vec![
             naive.arm("three tries each"),
@@ -97,6 +126,7 @@ fn run(settings: &Settings) -> Report {
             ours.arm("budgets and headers"),
         ],
         span: HORIZON,
+        marks: vec![Mark { at: Duration::ZERO, what: "the origin is down" }],
         checks,
         summary,
         ..Report::default()
@@ -189,10 +219,16 @@ impl Origin {
 }
 
 impl Chain {
-    fn run(seed: u64, failing: f64, headers: bool, rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder) -> Chain {
+    fn run(
+        seed: u64,
+        knobs: Knobs,
+        failing: f64,
+        headers: bool,
+        rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder,
+    ) -> Chain {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let calls = (0..=LAYERS).map(|_| 0).collect();
+        let calls = (0..=knobs.services).map(|_| 0).collect();
         let origin = Arc::new(Origin {
             env: env.clone(),
             rng: env.rng("origin"),
@@ -200,7 +236,7 @@ impl Chain {
             seen: Mutex::new((calls, Timeline::new(BIN))),
         });
         let mut first: Option<Arc<Layer>> = None;
-        for number in (0..LAYERS).rev() {
+        for number in (0..knobs.services).rev() {
             let env = env.scope(number);
             let retry = rule(Retry::builder(&env), number, &env).build();
             let (next, origin) = (first.take(), Arc::clone(&origin));
@@ -213,7 +249,7 @@ impl Chain {
             let (edge, served) = (Arc::clone(&edge), Arc::clone(&served));
             env.spawn(async move { *served.lock() += u64::from(edge.call(Headers::new()).await.is_ok()) }).detach();
         };
-        sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| USERS, arrive));
+        sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, arrive));
         sim.finish().expect("every call ends");
         let (calls, timeline) = origin.seen.lock().clone();
         let served = *served.lock();
@@ -234,8 +270,16 @@ impl Chain {
 }
 
 impl Pair {
-    fn run(seed: u64, headers: bool, rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder + Copy) -> Pair {
-        Pair { down: Chain::run(seed, 1.0, headers, rule), blips: Chain::run(seed, BLIPS, headers, rule) }
+    fn run(
+        seed: u64,
+        knobs: Knobs,
+        headers: bool,
+        rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder + Copy,
+    ) -> Pair {
+        Pair {
+            down: Chain::run(seed, knobs, 1.0, headers, rule),
+            blips: Chain::run(seed, knobs, knobs.blips, headers, rule),
+        }
     }
 
     fn arm(&self, name: &'static str) -> Arm {
@@ -244,7 +288,7 @@ impl Pair {
             Figure::number("at_second_service", "at 2nd", self.down.per_user(1)),
             Figure::number("at_third_service", "at 3rd", self.down.per_user(2)),
             Figure::number("at_origin", "at origin", self.down.load()),
-            Figure::number("at_origin_with_blips", "5 %: calls", self.blips.load()),
+            Figure::number("at_origin_with_blips", "blips: calls", self.blips.load()),
             Figure::number("served_with_blips_percent", "served %", 100.0 * self.blips.success()),
         ];
         Arm::new(name, figures, self.down.timeline.clone())

@@ -23,47 +23,64 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Seen, Service, Unserved},
 };
 
-const CLIENTS: u64 = 10;
-/// Callers within each client when the outage begins.
-const CALLERS: u64 = 100;
-const CROWD: u64 = CLIENTS * CALLERS;
-/// Users a second who come anyway.
-const USERS: f64 = 50.0;
-const OUTAGE: Duration = Duration::from_secs(2);
-const TIMEOUT: Duration = Duration::from_secs(2);
+const SEC: Duration = Duration::from_secs(1);
 const HORIZON: Duration = Duration::from_secs(40);
 const BIN: Duration = Duration::from_millis(100);
-const ORIGIN: Plan = Plan { line: 40, ..Plan::new(20, Duration::from_millis(50)) };
+
+knobs! {
+    /// How many clients there are, each with a budget of its own.
+    clients: u64 = 10, 1..=50;
+    /// Callers within each client when the outage begins.
+    callers: u64 = 100, 1..=1_000;
+    /// Users a second who come anyway.
+    users: f64 = 50.0, 0.0..=1_000.0;
+    /// How long the origin answers 500, from the beginning on.
+    outage: Duration = SEC * 2, Duration::ZERO..=SEC * 20;
+    /// The pause between two tries: always this, or doubled after each.
+    pause: Duration = SEC * 2, SEC / 10..=SEC * 20;
+    /// How long a try may take.
+    timeout: Duration = SEC * 2, SEC / 100..=SEC * 20;
+    /// How many calls the origin works on at a time.
+    workers: usize = 20, 1..=1_000;
+    /// How long it takes for one.
+    service_time: Duration = SEC / 20, SEC / 1_000..=SEC * 10;
+    /// How many may stand in the line before it.
+    line: usize = 40, 0..=100_000;
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "retry-storm",
     title: "an outage of two seconds, and a crowd that retries in step long after it",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let seed = settings.seed;
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let herd = |rule: &dyn Fn(RetryBuilder) -> RetryBuilder| herd(seed, knobs, rule);
     let backoff = |backoff: Backoff| move |rule: RetryBuilder| rule.backoff(backoff.clone()).overload_backoff(backoff);
     let persistent = |rule: RetryBuilder| rule.attempts(100).without_budget();
-    let fixed = herd(seed, |rule| persistent(backoff(Backoff::constant(OUTAGE).jitter(Jitter::None))(rule)));
-    let doubled = herd(seed, |rule| persistent(backoff(Backoff::exponential(OUTAGE).jitter(Jitter::None))(rule)));
-    let jittered = herd(seed, |rule| persistent(backoff(Backoff::exponential(OUTAGE))(rule)));
-    let ours = herd(seed, |rule| rule);
-    let mut checks = checks(&fixed, &doubled, &jittered, &ours);
+    let fixed = herd(&|rule| persistent(backoff(Backoff::constant(knobs.pause).jitter(Jitter::None))(rule)));
+    let doubled = herd(&|rule| persistent(backoff(Backoff::exponential(knobs.pause).jitter(Jitter::None))(rule)));
+    let jittered = herd(&|rule| persistent(backoff(Backoff::exponential(knobs.pause))(rule)));
+    let ours = herd(&|rule| rule);
+    let mut checks = checks(knobs, &fixed, &doubled, &jittered, &ours);
     checks.extend(anchors(seed));
     let summary = format!(
-        "retrying every 2 s keeps the origin over its capacity until {:.1} s after an outage of 2 s, doubling until \
+        "retrying every {} keeps the origin over its capacity until {:.1} s after an outage of {}, doubling until \
          {:.1} s, full jitter until {:.1} s. With a budget that is over after {:.1} s and the load is {:.2} calls per user \
          instead of {:.2}; {} users got an error, {} of whom came after the outage.",
+        say(knobs.pause),
         fixed.over_until().as_secs_f64(),
+        say(knobs.outage),
         doubled.over_until().as_secs_f64(),
         jittered.over_until().as_secs_f64(),
         ours.over_until().as_secs_f64(),
@@ -75,29 +92,36 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "retry-storm",
         seed,
-        parameters: vec![
-            Parameter::new("clients", CLIENTS),
-            Parameter::new("callers each", CALLERS),
-            Parameter::new("users after that", format!("{USERS}/s")),
-            Parameter::new("outage", format!("{OUTAGE:?}")),
-            Parameter::new("timeout", format!("{TIMEOUT:?}")),
-            Parameter::new("origin", format!("{}/s, line of {}", ORIGIN.capacity(), ORIGIN.line)),
-        ],
         arms: vec![
-            fixed.arm("every 2 s"),
+            fixed.arm(if knobs.pause == SEC * 2 { "every 2 s" } else { "a fixed pause" }),
             doubled.arm("doubled"),
             jittered.arm("doubled + full jitter"),
             ours.arm("defaults, with budget"),
         ],
         span: HORIZON,
+        marks: vec![
+            Mark { at: Duration::ZERO, what: "the origin is down" },
+            Mark { at: knobs.outage, what: "it is back" },
+        ],
         checks,
         summary,
         ..Report::default()
     }
 }
 
+impl Knobs {
+    fn crowd(self) -> u64 {
+        self.clients * self.callers
+    }
+
+    fn origin(self) -> Plan {
+        Plan { line: self.line, ..Plan::new(self.workers, self.service_time) }
+    }
+}
+
 /// What a herd did.
 struct Herd {
+    knobs: Knobs,
     seen: Seen,
     users: u64,
     failed: u64,
@@ -105,24 +129,24 @@ struct Herd {
     failed_after: u64,
 }
 
-fn herd(seed: u64, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
+fn herd(seed: u64, knobs: Knobs, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "origin", BIN, Plan { down: true, ..ORIGIN });
-    let clients: Vec<(Env, Retry)> = (0..CLIENTS)
+    let service = Service::new(&env, "origin", BIN, Plan { down: true, ..knobs.origin() });
+    let clients: Vec<(Env, Retry)> = (0..knobs.clients)
         .map(|id| env.scope(id))
-        .map(|env| (env.clone(), rule(Retry::builder(&env)).timeout(TIMEOUT).build()))
+        .map(|env| (env.clone(), rule(Retry::builder(&env)).timeout(knobs.timeout).build()))
         .collect();
     // Users, those who failed, and those of them who came after the outage.
     let tally = Arc::new(Mutex::new([0; 3]));
     let arrive = |number: u64| {
-        let (env, retry) = clients[usize::try_from(number % CLIENTS).unwrap_or(0)].clone();
+        let (env, retry) = clients[usize::try_from(number % knobs.clients).unwrap_or(0)].clone();
         let (service, tally) = (service.clone(), Arc::clone(&tally));
         tally.lock()[0] += 1;
-        let after = env.now() >= Tick::ZERO + OUTAGE;
+        let after = env.now() >= Tick::ZERO + knobs.outage;
         env.clone()
             .spawn(async move {
-                let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + TIMEOUT);
+                let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + knobs.timeout);
                 let call = async |_| service.call().await.map_err(Failure::Failed);
                 if retry.run(&env, sort, ask, call).await.is_err() {
                     let mut tally = tally.lock();
@@ -134,15 +158,15 @@ fn herd(seed: u64, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
     };
     let (healer, clock) = (service.clone(), env.clone());
     env.spawn(async move {
-        clock.sleep(OUTAGE).await;
+        clock.sleep(knobs.outage).await;
         healer.change(|plan| plan.down = false);
     })
     .detach();
-    (0..CROWD).for_each(arrive);
-    sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| USERS, arrive));
-    sim.run_until(Tick::ZERO + HORIZON + TIMEOUT * 2);
+    (0..knobs.crowd()).for_each(arrive);
+    sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, arrive));
+    sim.run_until(Tick::ZERO + HORIZON + knobs.timeout * 2);
     let [users, failed, failed_after] = *tally.lock();
-    Herd { seen: service.seen(), users, failed, failed_after }
+    Herd { knobs, seen: service.seen(), users, failed, failed_after }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "a classification takes a reference")]
@@ -161,13 +185,14 @@ impl Herd {
 
     /// The end of the last tenth of a second in which more calls came than the origin can serve.
     fn over_until(&self) -> Duration {
-        let most = ORIGIN.capacity() * BIN.as_secs_f64();
+        let most = self.knobs.origin().capacity() * BIN.as_secs_f64();
         let over = self.seen.calls.occupied().filter(|(_, calls)| *calls as f64 > most).last();
         BIN * over.map_or(0, |(bin, _)| u32::try_from(bin + 1).unwrap_or(u32::MAX))
     }
 
-    fn calls_at(&self, second: usize) -> u64 {
-        self.seen.calls.counts().get(second * 10).copied().unwrap_or(0)
+    fn calls_at(&self, time: Duration) -> u64 {
+        let bin = usize::try_from(time.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
+        self.seen.calls.counts().get(bin).copied().unwrap_or(0)
     }
 
     fn spike(&self) -> u64 {
@@ -187,52 +212,69 @@ impl Herd {
     }
 }
 
-fn checks(fixed: &Herd, doubled: &Herd, jittered: &Herd, ours: &Herd) -> Vec<Check> {
+fn checks(knobs: Knobs, fixed: &Herd, doubled: &Herd, jittered: &Herd, ours: &Herd) -> Vec<Check> {
     // A tenth of the first attempts, and three a second of each client for as long as it ran.
-    let floor = 3.0 * CLIENTS as f64 * (HORIZON.as_secs_f64() + 10.0);
+    let floor = 3.0 * knobs.clients as f64 * (HORIZON.as_secs_f64() + 10.0);
     let most = 1.0 + 0.1 + floor / ours.users as f64;
     // What the line and the workers take in at once, and what the workers finish within the tenth of a second.
-    let taken = (ORIGIN.line + ORIGIN.workers) as f64 + ORIGIN.capacity() * BIN.as_secs_f64();
+    let (origin, crowd) = (knobs.origin(), knobs.crowd() as f64);
+    let taken = (origin.line + origin.workers) as f64 + origin.capacity() * BIN.as_secs_f64();
     let soonest = [fixed, doubled, jittered].map(Herd::over_until).into_iter().min().unwrap_or_default();
-    let mut checks = vec![Check::at_least(
-        Source::Article,
-        "every 2 s: the spike at 2 s is as high as the crowd",
-        CROWD as f64,
-        fixed.calls_at(2) as f64,
-    )];
-    for (spike, second) in [(1.0, 4), (2.0, 6)] {
-        checks.push(Check::at_least(
+    let doubled_at = [1, 3, 7].map(|pauses| knobs.pause * pauses);
+    let at = doubled_at.map(|at| at.as_secs_f64());
+    let mut checks = vec![
+        Check::at_least(
             Source::Article,
-            format!("every 2 s: the spike at {second} s is as high as the crowd, less what the line took in"),
-            CROWD as f64 - spike * taken,
-            fixed.calls_at(second) as f64,
-        ));
+            format!("every {pause}: the spike at {pause} is as high as the crowd", pause = say(knobs.pause)),
+            crowd,
+            fixed.calls_at(knobs.pause) as f64,
+        )
+        .cites("N26")
+        .cites("H13"),
+    ];
+    for (spike, at) in [(1.0, knobs.pause * 2), (2.0, knobs.pause * 3)] {
+        let (pause, second) = (say(knobs.pause), say(at));
+        checks.push(
+            Check::at_least(
+                Source::Article,
+                format!("every {pause}: the spike at {second} is as high as the crowd, less what the line took in"),
+                crowd - spike * taken,
+                fixed.calls_at(at) as f64,
+            )
+            .cites("N26")
+            .cites("H13"),
+        );
     }
     checks.extend([
         Check::at_least(
             Source::Article,
-            "doubled: the spikes are as high, at 2, 6 and 14 s (the lowest of them)",
-            CROWD as f64 - 2.0 * taken,
-            [2, 6, 14].map(|second| doubled.calls_at(second)).into_iter().min().unwrap_or(0) as f64,
-        ),
+            format!("doubled: the spikes are as high, at {}, {} and {} s (the lowest of them)", at[0], at[1], at[2]),
+            crowd - 2.0 * taken,
+            doubled_at.map(|at| doubled.calls_at(at)).into_iter().min().unwrap_or(0) as f64,
+        )
+        .cites("H2")
+        .cites("T1"),
         Check::at_most(
             Source::Promise,
             "defaults: calls per user, at most 1 + budget + floor x clients",
             most,
             ours.load(),
-        ),
+        )
+        .cites("T18"),
         Check::at_most(
             Source::Promise,
             "defaults: within capacity sooner than in every other arm (s)",
             soonest.saturating_sub(BIN).as_secs_f64(),
             ours.over_until().as_secs_f64(),
-        ),
+        )
+        .cites("T18"),
         Check::at_most(
             Source::Promise,
             "defaults: who comes after the outage is served (errors, % of users)",
             0.1,
             100.0 * ours.failed_after as f64 / ours.users as f64,
-        ),
+        )
+        .cites("T18"),
     ]);
     checks
 }
@@ -257,8 +299,8 @@ fn anchors(seed: u64) -> Vec<Check> {
         for (failing, success, load) in rows {
             let (got_success, got_load) = anchor(seed, failing, rule);
             let what = |of: &str| format!("Brooker 2022, {:.0} % of calls fail, {name}: {of}", failing * 100.0);
-            checks.push(Check::within(Source::Published, what("success"), success, 0.06, got_success));
-            checks.push(Check::within(Source::Published, what("load"), load, 0.05, got_load));
+            checks.push(Check::within(Source::Published, what("success"), success, 0.06, got_success).cites("Brooker"));
+            checks.push(Check::within(Source::Published, what("load"), load, 0.05, got_load).cites("Brooker"));
         }
     }
     checks
@@ -299,8 +341,9 @@ mod tests {
 
     #[test]
     fn nobody_is_lost_from_the_books() {
-        let ours = herd(1, |rule| rule);
-        assert!(ours.users > CROWD && ours.failed <= ours.users);
+        let knobs = Knobs::of(&Settings::new(1));
+        let ours = herd(1, knobs, |rule| rule);
+        assert!(ours.users > knobs.crowd() && ours.failed <= ours.users);
         assert_eq!(ours.seen.wasted, 0, "the line is too short for anybody to time out in it");
         assert!(ours.over_until() >= BIN, "the crowd itself is over capacity");
     }

@@ -158,34 +158,41 @@ fn checks(knobs: Knobs, naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Chec
     // A client's wait is a sum of independent uniform delays up to 10, 20, 40, 80 and 160 ms: 155 ms, variance 2841.7.
     let error = 4.0 * (2841.7 / (SEEDS * 100) as f64).sqrt();
     vec![
-        Check::equal(Source::Article, "calls in each arm", &[all; 3], &calls),
-        Check::equal(Source::Article, "naive: (ms, calls) of the wall", &vec![(0, all)], &wall),
-        Check::equal(Source::Article, "backoff: (ms, calls) of each spike", &tiers, &spikes),
+        Check::equal(Source::Article, "calls in each arm", &[all; 3], &calls).cites("N1"),
+        Check::equal(Source::Article, "naive: (ms, calls) of the wall", &vec![(0, all)], &wall).cites("H1"),
+        Check::equal(Source::Article, "backoff: (ms, calls) of each spike", &tiers, &spikes).cites("H2"),
         Check::equal(
             Source::Article,
             "a wall, spikes, a curve",
             &[Shape::Wall, Shape::Spikes, Shape::Curve],
             &[naive, backoff, jitter].map(|herd| herd.origin.timeline().shape()),
-        ),
+        )
+        .cites("H1")
+        .cites("H2")
+        .cites("T2"),
         Check::equal(
             Source::Formula,
             "backoff: ends after base x (2^attempts - 1) ms",
             &millis(knobs.longest()),
             &millis(backoff.end),
-        ),
+        )
+        .cites("N2")
+        .cites("C1"),
         Check::at_least(
             Source::Article,
             format!("full jitter: ends within 250 to 287 ms in 90 % of {SEEDS} seeds (article: 267)"),
             (SEEDS * 9 / 10) as f64,
             inside as f64,
-        ),
-        Check::within(Source::Formula, "full jitter: mean wait is half of 310 ms", 155.0, error, mean),
+        )
+        .cites("N3"),
+        Check::within(Source::Formula, "full jitter: mean wait is half of 310 ms", 155.0, error, mean).cites("T2"),
         Check::at_most(
             Source::Formula,
             "full jitter: highest spike after the first ms",
             40.0,
             jitter.peak_after_first() as f64,
-        ),
+        )
+        .cites("T2"),
     ]
 }
 

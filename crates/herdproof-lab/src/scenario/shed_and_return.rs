@@ -22,22 +22,15 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
-const CROWD: u64 = 20_000;
-/// Five workers of 20 ms: 250 a second.
-const SERVICE: Plan = Plan::new(5, Duration::from_millis(20));
-/// What comes all the time, a second.
-const USUAL: f64 = 50.0;
-const HEADROOM: f64 = 200.0;
-/// As many may wait as are served in a tenth of a second.
-const LINE: u32 = 25;
 /// Of the clients' own backoff, for a refusal.
 const BASE: Duration = Duration::from_secs(1);
 const BURST: Tick = Tick::from_nanos(5_000_000_000);
@@ -62,22 +55,38 @@ enum Advice {
     Appointment,
 }
 
+knobs! {
+    /// How many are refused at one instant.
+    crowd: u64 = 20_000, 1..=30_000;
+    /// How many calls the service works on at a time.
+    workers: u32 = 5, 1..=100;
+    /// How long it takes for one.
+    service_time: Duration = Duration::from_millis(20), Duration::from_millis(1)..=Duration::from_secs(1);
+    /// What comes all the time, a second.
+    usual: f64 = 50.0, 0.0..=200.0;
+    /// How many may wait: as many as are served in a tenth of a second.
+    line: u32 = 25, 1..=10_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "shed-and-return",
-    title: "20,000 clients are refused and come back: together, or each at an appointment",
-    knobs: Vec::new,
+    title: "a crowd is refused and comes back: together, or each at an appointment",
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let fixed = herd(settings.seed, Advice::Fixed, HOPELESS);
-    let whole = herd(settings.seed, Advice::WholeSeconds, HOPELESS);
-    let millis = herd(settings.seed, Advice::Millis, END);
-    let client = herd(settings.seed, Advice::Client, END);
-    let ours = herd(settings.seed, Advice::Appointment, END);
+    let knobs = Knobs::of(settings);
+    let herd = |advice, watched| herd(settings.seed, knobs, advice, watched);
+    let fixed = herd(Advice::Fixed, HOPELESS);
+    let whole = herd(Advice::WholeSeconds, HOPELESS);
+    let millis = herd(Advice::Millis, END);
+    let client = herd(Advice::Client, END);
+    let ours = herd(Advice::Appointment, END);
     let summary = format!(
-        "told \"5 seconds\", {CROWD} clients send {:.0} requests for each that is served; with an appointment {:.2}, and \
+        "told \"5 seconds\", {} clients send {:.0} requests for each that is served; with an appointment {:.2}, and \
          never more than {:.1} times what the server has to spare.",
+        knobs.crowd,
         fixed.per_served(),
         ours.per_served(),
         ours.worst_burst(),
@@ -86,14 +95,11 @@ fn run(settings: &Settings) -> Report {
         scenario: "shed-and-return",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("clients refused at one instant", CROWD),
-            Parameter::new("service", format!("{} a second", SERVICE.capacity())),
-            Parameter::new("others", format!("{USUAL} a second")),
-            Parameter::new("headroom", format!("{HEADROOM} a second")),
-            Parameter::new("line", LINE),
+            Parameter::new("headroom", format!("{} a second", knobs.headroom())),
             Parameter::new("watched for", format!("{END:?}; the first two arms {HOPELESS:?}")),
         ],
-        checks: checks(&fixed, &whole, &millis, &client, &ours),
+        marks: vec![Mark { at: BURST - Tick::ZERO, what: "the crowd is refused" }],
+        checks: checks(knobs, &fixed, &whole, &millis, &client, &ours),
         arms: vec![
             fixed.arm("fixed: 5 s"),
             whole.arm("server: 1 to 10 whole s"),
@@ -110,24 +116,42 @@ fn run(settings: &Settings) -> Report {
 /// What became of the crowd.
 #[derive(Debug)]
 struct Crowd {
+    /// What the server has to spare, a second.
+    headroom: f64,
     sent: Timeline,
     served: u64,
     last: Tick,
 }
 
-fn herd(seed: u64, advice: Advice, watched: Duration) -> Crowd {
+impl Knobs {
+    fn service(self) -> Plan {
+        Plan::new(self.workers as usize, self.service_time)
+    }
+
+    /// What the service has to spare, a second. One that has nothing to spare still keeps an appointment now and then.
+    fn headroom(self) -> f64 {
+        (self.service().capacity() - self.usual).max(1.0)
+    }
+}
+
+fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration) -> Crowd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let end = BURST + watched;
     let server = Server {
-        service: Service::new(&env, "service", BIN, SERVICE),
-        queue: Queue::builder(&env, 5).line(LINE).build(),
+        service: Service::new(&env, "service", BIN, knobs.service()),
+        queue: Queue::builder(&env, knobs.workers).line(knobs.line).build(),
         advice,
         rng: Arc::new(env.rng("advice")),
         end,
     };
-    let crowd = Arc::new(Mutex::new(Crowd { sent: Timeline::new(BIN), served: 0, last: Tick::ZERO }));
-    for id in 0..CROWD {
+    let crowd = Arc::new(Mutex::new(Crowd {
+        headroom: knobs.headroom(),
+        sent: Timeline::new(BIN),
+        served: 0,
+        last: Tick::ZERO,
+    }));
+    for id in 0..knobs.crowd {
         let (client, server, crowd) = (env.scope(id), server.clone(), Arc::clone(&crowd));
         env.spawn(async move {
             client.sleep_until(BURST).await;
@@ -139,10 +163,10 @@ fn herd(seed: u64, advice: Advice, watched: Duration) -> Crowd {
     env.spawn(async move {
         let rng = usual.rng("usual");
         let arrive = |id| {
-            let (client, server) = (usual.scope(CROWD + id), server.clone());
+            let (client, server) = (usual.scope(knobs.crowd + id), server.clone());
             usual.spawn(async move { server.client(client, None).await }).detach();
         };
-        poisson(&usual, &rng, end, |_| USUAL, arrive).await;
+        poisson(&usual, &rng, end, |_| knobs.usual, arrive).await;
     })
     .detach();
     sim.finish().expect("everybody is served or gives up at the end");
@@ -206,7 +230,7 @@ impl Crowd {
 
     /// The most requests in a tenth of a second after the first, as a multiple of what can be served in it.
     fn worst_burst(&self) -> f64 {
-        self.worst() as f64 / (HEADROOM * BIN.as_secs_f64())
+        self.worst() as f64 / (self.headroom * BIN.as_secs_f64())
     }
 
     fn worst(&self) -> u64 {
@@ -227,26 +251,38 @@ impl Crowd {
     }
 }
 
-fn checks(fixed: &Crowd, whole: &Crowd, millis: &Crowd, client: &Crowd, ours: &Crowd) -> Vec<Check> {
+fn checks(knobs: Knobs, fixed: &Crowd, whole: &Crowd, millis: &Crowd, client: &Crowd, ours: &Crowd) -> Vec<Check> {
     let rest = [whole, millis, client].map(Crowd::per_served).into_iter().fold(f64::INFINITY, f64::min);
     let slots = (ours.last - BURST).as_secs_f64();
     vec![
-        Check::at_least(Source::Formula, "fixed: hundreds of requests for each served", 200.0, fixed.per_served()),
+        Check::at_least(Source::Formula, "fixed: hundreds of requests for each served", 200.0, fixed.per_served())
+            .cites("T17")
+            .cites("H11"),
         Check::at_least(
             Source::Formula,
             "whole seconds: the crowd returns as ten, not as a curve (worst burst, x headroom)",
             50.0,
             whole.worst_burst(),
-        ),
-        Check::at_most(Source::Promise, "appointments: requests for each served", 2.5, ours.per_served()),
-        Check::at_most(Source::Promise, "appointments: worst 100 ms, x headroom", 2.0, ours.worst_burst()),
+        )
+        .cites("T17"),
+        Check::at_most(Source::Promise, "appointments: requests for each served", 2.5, ours.per_served()).cites("T17"),
+        Check::at_most(Source::Promise, "appointments: worst 100 ms, x headroom", 2.0, ours.worst_burst()).cites("T17"),
         Check::at_least(
             Source::Promise,
             "appointments: all but a hundredth served",
-            (CROWD - CROWD / 100) as f64,
+            (knobs.crowd - knobs.crowd / 100) as f64,
             ours.served as f64,
-        ),
-        Check::within(Source::Formula, "appointments: the last after 1 s + crowd / headroom", 101.0, 20.0, slots),
-        Check::at_least(Source::Promise, "every other arm sends more for each served", ours.per_served() * 2.0, rest),
+        )
+        .cites("T17"),
+        Check::within(
+            Source::Formula,
+            "appointments: the last after 1 s + crowd / headroom",
+            1.0 + knobs.crowd as f64 / knobs.headroom(),
+            20.0,
+            slots,
+        )
+        .cites("T17"),
+        Check::at_least(Source::Promise, "every other arm sends more for each served", ours.per_served() * 2.0, rest)
+            .cites("T17"),
     ]
 }

@@ -9,55 +9,75 @@ use std::time::Duration;
 use herdproof::{Group, Sim};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     callers::{Callers, timed},
 };
 use crate::{
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Check, Parameter, Report, Source},
+    report::{Check, Report, Source, say},
     slowdown::Slowdown,
 };
 
-const HASTY: u64 = 19;
-const LOAD: Duration = Duration::from_secs(30);
-const DEADLINE: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 const BIN: Duration = Duration::from_millis(100);
+
+knobs! {
+    /// How many are in a hurry; one more is not.
+    hasty: u64 = 19, 1..=5_000;
+    /// How long the load takes.
+    load: Duration = SECOND * 30, SECOND / 10..=SECOND * 3_600;
+    /// How long those in a hurry wait.
+    deadline: Duration = SECOND, SECOND / 100..=SECOND * 3_600;
+}
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-leader",
     title: "a load of 30 s and callers who can wait for one: deadlines of their own",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let patient = herd(settings.seed, false);
-    let hasty = herd(settings.seed, true);
+    let knobs = Knobs::of(settings);
+    let Knobs { hasty, load, deadline } = knobs;
+    let patient = herd(settings.seed, knobs, false);
+    let own = herd(settings.seed, knobs, true);
     let landed = |callers: &Callers<u64>| callers.got.iter().filter(|got| got.result.is_ok()).count() as u64;
     let checks = vec![
-        Check::equal(Source::Article, "without deadlines: p50 is the load's 30 s", &LOAD, &patient.quantile(50)),
-        Check::equal(Source::Article, "with: those in a hurry leave after 1 s", &DEADLINE, &hasty.quantile(95)),
-        Check::equal(Source::Formula, "with: the load is neither lost nor begun again", &1, &hasty.origin.calls()),
-        Check::equal(Source::Formula, "with: it lands for the one who waits", &1, &landed(&hasty)),
-        Check::equal(Source::Formula, "with: after its 30 s", &LOAD, &hasty.quantile(100)),
+        Check::equal(
+            Source::Article,
+            format!("without deadlines: p50 is the load's {}", say(load)),
+            &load,
+            &patient.quantile(50),
+        )
+        .cites("H28"),
+        Check::equal(
+            Source::Article,
+            format!("with: those in a hurry leave after {}", say(deadline)),
+            &deadline,
+            &own.quantile(95),
+        )
+        .cites("N20")
+        .cites("H28")
+        .cites("C5"),
+        Check::equal(Source::Formula, "with: the load is neither lost nor begun again", &1, &own.origin.calls())
+            .cites("C5"),
+        Check::equal(Source::Formula, "with: it lands for the one who waits", &1, &landed(&own)).cites("C5"),
+        Check::equal(Source::Formula, format!("with: after its {}", say(load)), &load, &own.quantile(100)).cites("C5"),
     ];
     let summary = format!(
-        "with deadlines of their own {HASTY} of {} callers had their answer, or knew that there was none, after {:?} \
+        "with deadlines of their own {hasty} of {} callers had their answer, or knew that there was none, after {:?} \
          instead of {:?}, and the load went on for the other.",
-        HASTY + 1,
-        hasty.quantile(95),
+        hasty + 1,
+        own.quantile(95),
         patient.quantile(95),
     );
     Report {
         scenario: "slow-leader",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("clients", HASTY + 1),
-            Parameter::new("load", format!("{LOAD:?}")),
-            Parameter::new("deadline", format!("{DEADLINE:?}, but for one")),
-        ],
-        arms: vec![patient.arm("everybody waits"), hasty.arm("own deadlines")],
-        span: LOAD,
+        arms: vec![patient.arm("everybody waits"), own.arm("own deadlines")],
+        span: load,
         checks,
         summary,
         ..Report::default()
@@ -65,18 +85,19 @@ fn run(settings: &Settings) -> Report {
 }
 
 /// The leader is among those in a hurry; the last to come is not.
-fn herd(seed: u64, deadlines: bool) -> Callers<u64> {
+fn herd(seed: u64, knobs: Knobs, deadlines: bool) -> Callers<u64> {
+    let Knobs { hasty, load, deadline } = knobs;
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, BIN, Slowdown::alone(LOAD));
+    let origin = Origin::up(&env, BIN, Slowdown::alone(load));
     let group: Group<&str, u64, Down> = Group::new(&env);
-    let tasks = (0..=HASTY)
+    let tasks = (0..=hasty)
         .map(|id| {
             let (origin, group, clock) = (origin.clone(), group.clone(), env.clone());
             let call = async move {
                 let mut flight = group.run("key", || async move { origin.call().await });
-                if deadlines && id < HASTY {
-                    flight = flight.by(clock.now() + DEADLINE);
+                if deadlines && id < hasty {
+                    flight = flight.by(clock.now() + deadline);
                 }
                 flight.await.map(|landed| landed.value)
             };

@@ -12,22 +12,20 @@ use std::time::Duration;
 use herdproof::{Cache, Sim, Tick, cache::Policy};
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     callers::{Callers, timed},
     readers::{Locks, Shelf, load},
 };
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Check, Figure, Parameter, Report, Source},
+    report::{Check, Figure, Mark, Parameter, Report, Source, say},
     slowdown::Slowdown,
 };
 
-const CALLERS: u64 = 800;
-const NODES: u64 = 10;
+const MS: Duration = Duration::from_millis(1);
 const TTL: Duration = Duration::from_secs(60);
-const ALONE: Duration = Duration::from_millis(80);
-const LAW: Slowdown = Slowdown::alone(ALONE).at(800, Duration::from_secs(5));
 const BIN: Duration = Duration::from_millis(10);
 /// The example of the XFetch paper: ten a second, and a load of three.
 const RATE: f64 = 10.0;
@@ -44,63 +42,101 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::CheckThenLoad, Way::Mutex, Way::Cache];
 
+knobs! {
+    /// How many want the key at one instant, as many on each node. The origin is slow at as many in flight.
+    callers: u64 = 800, 1..=20_000;
+    /// How many nodes have a cache of their own. There is at least one caller on each.
+    nodes: u64 = 10, 1..=1_000;
+    /// How long the origin takes for one load alone.
+    load: Duration = MS * 80, MS..=MS * 10_000;
+    /// How long with everybody's load in flight; no less than alone.
+    crowded: Duration = MS * 5_000, MS..=MS * 60_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "stampede",
-    title: "a key is missing on ten nodes: everybody loads it, or one on each node does",
-    knobs: Vec::new,
+    title: "a key is missing on every node: everybody loads it, or one on each node does",
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let seed = settings.seed;
-    let nodes = WAYS.map(|way| herd(seed, way, NODES, false));
-    let alone = WAYS.map(|way| herd(seed, way, 1, false));
-    let failing = WAYS.map(|way| herd(seed, way, NODES, true));
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let (nodes, law) = (knobs.nodes, knobs.law());
+    let fleet = WAYS.map(|way| herd(seed, knobs, way, nodes, false));
+    let alone = WAYS.map(|way| herd(seed, knobs, way, 1, false));
+    let failing = WAYS.map(|way| herd(seed, knobs, way, nodes, true));
+    let callers = knobs.each_of(nodes) * nodes;
     let calls = |callers: &[Callers<Tick>; 3]| callers.each_ref().map(|callers| callers.origin.calls());
     let [_, mutex, cache] = &failing;
     // A load that fails takes as long as one that does not: there are never more than one for each node under way.
-    let one_by_one = LAW.time(NODES) * u32::try_from(CALLERS / NODES).unwrap_or(u32::MAX);
+    let one_by_one = law.time(nodes) * u32::try_from(knobs.each_of(nodes)).unwrap_or(u32::MAX);
     let (naive_mean, error) = mean(&(0..SEEDS).map(|seed| at_random(seed, false)).collect::<Vec<_>>());
     let checks = vec![
         Check::equal(
             Source::Article,
             "one node: loads by check-then-load, mutex, cache",
-            &[CALLERS, 1, 1],
+            &[knobs.callers, 1, 1],
             &calls(&alone),
-        ),
-        Check::equal(Source::Formula, "ten nodes: one load for each node", &[CALLERS, NODES, NODES], &calls(&nodes)),
-        Check::equal(Source::Article, "check-then-load: 80 ms become 5 s", &LAW.time(CALLERS), &nodes[0].quantile(50)),
-        Check::equal(Source::Article, "one node, cache: everybody has it after 80 ms", &ALONE, &alone[2].quantile(100)),
+        )
+        .cites("N5")
+        .cites("H3")
+        .cites("T6"),
+        Check::equal(Source::Formula, "on all nodes: one load for each node", &[callers, nodes, nodes], &calls(&fleet))
+            .cites("H3")
+            .cites("T5"),
+        Check::equal(
+            Source::Article,
+            format!("check-then-load: {} become {}", say(knobs.load), say(knobs.crowded)),
+            &law.time(callers),
+            &fleet[0].quantile(50),
+        )
+        .cites("N6")
+        .cites("H4"),
+        Check::equal(
+            Source::Article,
+            format!("one node, cache: everybody has it after {}", say(knobs.load)),
+            &knobs.load,
+            &alone[2].quantile(100),
+        )
+        .cites("N5"),
         Check::equal(
             Source::Formula,
             "the origin fails: loads by check-then-load, mutex, cache",
-            &[CALLERS, CALLERS, NODES],
+            &[callers, callers, nodes],
             &calls(&failing),
-        ),
+        )
+        .cites("C8")
+        .cites("H27"),
         Check::equal(Source::Formula, "mutex: the last is told after every load of its node", &one_by_one, &{
             mutex.quantile(100)
-        }),
-        Check::equal(Source::Promise, "cache: everybody is told after one", &LAW.time(NODES), &cache.quantile(100)),
+        })
+        .cites("C8")
+        .cites("T6"),
+        Check::equal(Source::Promise, "cache: everybody is told after one", &law.time(nodes), &cache.quantile(100))
+            .cites("T5"),
         Check::within(
             Source::Formula,
             format!("10 callers a second, load 3 s: 1 + 30 loads (XFetch paper: 30), mean of {SEEDS}"),
             1.0 + RATE * LOAD.as_secs_f64(),
             3.0 * error,
             naive_mean,
-        ),
-        Check::equal(Source::Promise, "... through the cache", &1, &at_random(seed, true)),
+        )
+        .cites("XFetch 2015")
+        .cites("H3"),
+        Check::equal(Source::Promise, "... through the cache", &1, &at_random(seed, true)).cites("T5"),
     ];
     let summary = format!(
-        "{CALLERS} callers on {NODES} nodes made {} loads without a remedy and {} with the cache, one for each node; when the \
+        "{callers} callers on {nodes} nodes made {} loads without a remedy and {} with the cache, one for each node; when the \
          origin failed, a mutex for each key made {}, and the last caller was told after {:.1} s instead of {:.2}.",
-        nodes[0].origin.calls(),
-        nodes[2].origin.calls(),
+        fleet[0].origin.calls(),
+        fleet[2].origin.calls(),
         mutex.origin.calls(),
         mutex.quantile(100).as_secs_f64(),
         cache.quantile(100).as_secs_f64(),
     );
     let names = ["check, then load", "mutex per node and key", "cache per node"];
-    let arms = names.into_iter().zip(&nodes).zip(&failing).map(|((name, callers), failing)| {
+    let arms = names.into_iter().zip(&fleet).zip(&failing).map(|((name, callers), failing)| {
         let mut arm = callers.arm(name);
         arm.figures.push(Figure::count("calls_if_origin_fails", "if it fails", failing.origin.calls()));
         arm.figures.push(Figure::time("max_if_origin_fails_ms", "known after", failing.quantile(100)));
@@ -109,25 +145,32 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "stampede",
         seed,
-        parameters: vec![
-            Parameter::new("callers", CALLERS),
-            Parameter::new("nodes", NODES),
-            Parameter::new("origin", LAW),
-            Parameter::new("second tier", "none; see fleet-stampede"),
-        ],
+        parameters: vec![Parameter::new("second tier", "none; see fleet-stampede")],
         arms: arms.collect(),
-        span: nodes[0].quantile(100),
+        span: fleet[0].quantile(100),
+        marks: vec![Mark { at: Duration::ZERO, what: "the key is missing" }],
         checks,
         summary,
         ..Report::default()
     }
 }
 
+impl Knobs {
+    fn law(self) -> Slowdown {
+        Slowdown::alone(self.load).at(self.callers, self.crowded)
+    }
+
+    /// How many callers there are on each of so many nodes.
+    fn each_of(self, nodes: u64) -> u64 {
+        (self.callers / nodes).max(1)
+    }
+}
+
 /// Callers who all want one key at the same instant, spread over the nodes.
-fn herd(seed: u64, way: Way, nodes: u64, fails: bool) -> Callers<Tick> {
+fn herd(seed: u64, knobs: Knobs, way: Way, nodes: u64, fails: bool) -> Callers<Tick> {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let mut origin = Origin::up(&env, BIN, LAW);
+    let mut origin = Origin::up(&env, BIN, knobs.law());
     if fails {
         origin = origin.failing(u64::MAX);
     }
@@ -136,7 +179,7 @@ fn herd(seed: u64, way: Way, nodes: u64, fails: bool) -> Callers<Tick> {
         let env = env.scope(node);
         let (shelf, locks) = (Shelf::default(), Locks::default());
         let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(Policy::new(TTL)).build();
-        for _ in 0..CALLERS / nodes {
+        for _ in 0..knobs.each_of(nodes) {
             let (clock, shelf, locks, cache) = (env.clone(), shelf.clone(), locks.clone(), cache.clone());
             let load = load(&env, &origin);
             let call = async move {

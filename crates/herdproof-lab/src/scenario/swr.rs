@@ -27,32 +27,23 @@ use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
 use parking_lot::Mutex;
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     readers::{Crowd, Reads},
 };
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Readers a second.
-const RATE: f64 = 100.0;
-const LOAD: Duration = Duration::from_millis(80);
-/// When the cold start is over: the first reader has come and its load has landed.
-const COLD: Duration = Duration::from_millis(200);
-const SOFT: Duration = SEC;
-const GRACE: Duration = Duration::from_secs(4);
-const HARD: Duration = Duration::from_secs(5);
 const ON_ERROR: Duration = Duration::from_secs(60);
 /// When the origin is down, and when the run ends.
 const DOWN: Duration = Duration::from_secs(10);
 const OUTAGE: Duration = Duration::from_secs(10);
 const UP: Duration = Duration::from_secs(20);
-/// How long after the beginning of the outage the value is not past its hard end, however old it was then.
-const STILL_THERE: Duration = Duration::from_millis(3_900);
 const END: Duration = Duration::from_secs(30);
 /// How long after its answer a request is over.
 const CLOSED: Duration = Duration::from_millis(5);
@@ -76,36 +67,49 @@ const SAMPLES: [(Sample, &str); 4] = [
     (Sample::StaleForEver, "stale for ever"),
 ];
 
+knobs! {
+    /// Readers a second.
+    readers: f64 = 100.0, 1.0..=1_000.0;
+    /// How long a load takes.
+    load: Duration = Duration::from_millis(80), Duration::from_millis(1)..=SEC * 2;
+    /// How long a value is fresh.
+    soft: Duration = SEC, SEC / 20..=SEC * 10;
+    /// How long after that it may be served while it is loaded again: to its hard end.
+    grace: Duration = SEC * 4, Duration::ZERO..=SEC * 60;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "swr",
     title: "autopsies: four ways to get stale-while-revalidate wrong, and an outage that shows them",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let seed = settings.seed;
-    let samples = SAMPLES.map(|(sample, _)| Run::new(seed, RATE, END, true, |world| world.sample(sample)));
+    let (seed, knobs) = (settings.seed, Knobs::of(settings));
+    let samples =
+        SAMPLES.map(|(sample, _)| Run::new(seed, knobs, knobs.readers, END, true, |world| world.sample(sample)));
     // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
-    let rule = Policy::new(SOFT).early(0.0).jitter(0.0).grace(GRACE).failed(SEC / 2);
-    let cached = |policy: &Policy| Run::new(seed, RATE, END, true, |world| world.cache(policy.clone()));
+    let rule = Policy::new(knobs.soft).early(0.0).jitter(0.0).grace(knobs.grace).failed(SEC / 2);
+    let cached = |policy: &Policy| Run::new(seed, knobs, knobs.readers, END, true, |world| world.cache(policy.clone()));
     let cache = cached(&rule);
     let longer = cached(&rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));
-    let calm = |policy: Policy| Run::new(seed, HERD, CALM, false, |world| world.cache(policy.clone()));
-    let grace = calm(Policy::strict(SOFT).grace(GRACE));
-    let strict = calm(Policy::strict(SOFT));
-    let mut checks = autopsies(&samples);
-    checks.extend(ours(&cache, &longer));
-    checks.extend(boundaries(&grace, &strict));
+    let calm = |policy: Policy| Run::new(seed, knobs, HERD, CALM, false, |world| world.cache(policy.clone()));
+    let grace = calm(Policy::strict(knobs.soft).grace(knobs.grace));
+    let strict = calm(Policy::strict(knobs.soft));
+    let mut checks = autopsies(knobs, &samples);
+    checks.extend(ours(knobs, &cache, &longer));
+    checks.extend(boundaries(knobs, &grace, &strict));
     let while_down = samples.each_ref().map(Run::in_outage);
-    let never_well = samples.iter().filter(|run| run.after().oldest() > GRACE).count();
+    let never_well = samples.iter().filter(|run| run.after().oldest() > knobs.grace).count();
     let summary = format!(
         "while the origin was down for ten seconds, the samples called it {} to {} times, and after it {never_well} of the 4 still \
-         refreshed nothing. The cache called it {} times and served nothing older than 5 s; told to keep values for errors, it \
+         refreshed nothing. The cache called it {} times and served nothing older than {}; told to keep values for errors, it \
          answered {} of {} readers.",
         while_down.iter().min().unwrap_or(&0),
         while_down.iter().max().unwrap_or(&0),
         cache.in_outage(),
+        say(knobs.hard()),
         longer.reads.all().served(),
         longer.reads.all().len(),
     );
@@ -115,13 +119,7 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "swr",
         seed,
-        parameters: vec![
-            Parameter::new("readers/s", RATE),
-            Parameter::new("load", format!("{LOAD:?}")),
-            Parameter::new("soft ttl", format!("{SOFT:?}")),
-            Parameter::new("hard ttl", format!("{HARD:?}")),
-            Parameter::new("origin down", format!("from {DOWN:?} to {UP:?}")),
-        ],
+        marks: vec![Mark { at: DOWN, what: "the origin is down" }, Mark { at: UP, what: "it is back" }],
         arms,
         span: END,
         checks,
@@ -130,99 +128,137 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn autopsies([each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check> {
-    let hard = HARD.as_secs_f64() - 0.1;
+impl Knobs {
+    /// When a value is served no more.
+    fn hard(self) -> Duration {
+        self.soft + self.grace
+    }
+
+    /// When the cold start is over: the first reader has come and its load has landed.
+    fn cold(self) -> Duration {
+        self.load + Duration::from_millis(120)
+    }
+
+    /// How long after the beginning of the outage the value is not past its hard end, however old it was then.
+    fn still_there(self) -> Duration {
+        self.grace.saturating_sub(Duration::from_millis(100))
+    }
+}
+
+fn autopsies(knobs: Knobs, [each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check> {
+    let hard = knobs.hard().as_secs_f64() - 0.1;
     // One, and as many as come while it loads.
-    let herd = 1.0 + RATE * LOAD.as_secs_f64();
-    let expiries = DOWN.as_secs_f64() / (SOFT + LOAD).as_secs_f64();
+    let herd = 1.0 + knobs.readers * knobs.load.as_secs_f64();
+    let expiries = DOWN.as_secs_f64() / (knobs.soft + knobs.load).as_secs_f64();
     vec![
         Check::within(
             Source::Formula,
-            "each reader: loads for each expiry, 1 + 100/s x 80 ms",
+            format!("each reader: loads for each expiry, 1 + {}/s x {}", knobs.readers, say(knobs.load)),
             herd,
             0.35 * herd,
             each.calls_between(Duration::ZERO, DOWN) as f64 / expiries,
-        ),
+        )
+        .cites("C13")
+        .cites("H3"),
         Check::equal(
             Source::Article,
             "each reader: calls while the origin is down, one for each reader",
-            &each.reads.between(DOWN + SOFT, UP).len(),
-            &each.calls_between(DOWN + SOFT, UP),
-        ),
+            &each.reads.between(DOWN + knobs.soft, UP).len(),
+            &each.calls_between(DOWN + knobs.soft, UP),
+        )
+        .cites("C10")
+        .cites("C13"),
         Check::at_least(
             Source::Article,
             "flag left set: from the failure on, values live to their hard end (s)",
             hard,
             flag.after().oldest().as_secs_f64(),
-        ),
+        )
+        .cites("C13")
+        .cites("N27"),
         Check::at_least(Source::Article, "flag left set: readers who wait, after the outage", 1.0, {
             flag.after().waited() as f64
-        }),
+        })
+        .cites("C13"),
         Check::at_least(
             Source::Published,
             "tied to the request: nothing is ever refreshed, even on a good day (oldest, s)",
             hard,
             tied.before().oldest().as_secs_f64(),
-        ),
+        )
+        .cites("otter#124"),
         Check::at_least(Source::Published, "tied to the request: loads for nobody before the outage", 100.0, {
             tied.wasted as f64
-        }),
+        })
+        .cites("otter#124"),
         Check::at_least(
             Source::Article,
             "stale for ever: as old as the outage is long (s)",
             OUTAGE.as_secs_f64(),
             for_ever.reads.all().oldest().as_secs_f64(),
-        ),
+        )
+        .cites("T10"),
     ]
 }
 
-fn ours(cache: &Run, longer: &Run) -> Vec<Check> {
+fn ours(knobs: Knobs, cache: &Run, longer: &Run) -> Vec<Check> {
     // From half a second to a second apart.
     let attempts = 2.0 * OUTAGE.as_secs_f64() + 1.0;
     vec![
-        Check::at_most(Source::Promise, "cache: calls while the origin is down", attempts, cache.in_outage() as f64),
+        Check::at_most(Source::Promise, "cache: calls while the origin is down", attempts, cache.in_outage() as f64)
+            .cites("T10"),
         Check::at_most(
             Source::Promise,
             "cache: nothing is served after its hard end (s)",
-            HARD.as_secs_f64(),
+            knobs.hard().as_secs_f64(),
             cache.reads.all().oldest().as_secs_f64(),
-        ),
+        )
+        .cites("N27")
+        .cites("T10"),
         Check::equal(Source::Promise, "cache: nobody fails before the hard end or after the outage", &0, &{
-            cache.reads.between(Duration::ZERO, DOWN + STILL_THERE).errors()
+            cache.reads.between(Duration::ZERO, DOWN + knobs.still_there()).errors()
                 + cache.reads.between(UP + SEC, END).errors()
-        }),
-        Check::equal(Source::Promise, "with on_error: readers who fail", &0, &longer.reads.all().errors()),
+        })
+        .cites("T10"),
+        Check::equal(Source::Promise, "with on_error: readers who fail", &0, &longer.reads.all().errors()).cites("T10"),
         Check::equal(Source::Promise, "with on_error: readers who wait, after the cold start", &0, &{
-            longer.reads.between(COLD, END).waited()
-        }),
+            longer.reads.between(knobs.cold(), END).waited()
+        })
+        .cites("T10"),
         Check::at_most(
             Source::Promise,
             "with on_error: as old as the outage, and one pause and load more (s)",
-            (OUTAGE + SOFT + SEC + LOAD).as_secs_f64(),
+            (OUTAGE + knobs.soft + SEC + knobs.load).as_secs_f64(),
             longer.reads.all().oldest().as_secs_f64(),
-        ),
+        )
+        .cites("T10"),
     ]
 }
 
-fn boundaries(grace: &Run, strict: &Run) -> Vec<Check> {
+fn boundaries(knobs: Knobs, grace: &Run, strict: &Run) -> Vec<Check> {
+    let loads = u64::try_from(CALM.as_nanos() / knobs.soft.as_nanos()).unwrap_or(u64::MAX);
     vec![
         Check::equal(
             Source::Promise,
             "1,000 readers a second, grace: one load for each TTL, in 10 s",
-            &10,
+            &loads,
             &grace.calls.total(),
-        ),
+        )
+        .cites("T10"),
         Check::equal(Source::Promise, "... and nobody waits after the cold start", &0, &{
-            grace.reads.between(COLD, CALM).waited()
-        }),
-        Check::equal(Source::Promise, "... strict: as many loads", &10, &strict.calls.total()),
+            grace.reads.between(knobs.cold(), CALM).waited()
+        })
+        .cites("T10"),
+        Check::equal(Source::Promise, "... strict: as many loads", &loads, &strict.calls.total()).cites("T5"),
         Check::equal(Source::Promise, "... strict: nobody gets anything past its time", &0, &{
-            strict.reads.all().older_than(SOFT)
-        }),
+            strict.reads.all().older_than(knobs.soft)
+        })
+        .cites("T10"),
     ]
 }
 
 struct Run {
+    knobs: Knobs,
     calls: Timeline,
     /// Served to nobody before the outage.
     wasted: u64,
@@ -231,6 +267,7 @@ struct Run {
 
 /// Where one run takes place.
 struct World {
+    knobs: Knobs,
     env: Env,
     service: Service,
 }
@@ -239,11 +276,11 @@ struct World {
 type Get = Box<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<Tick, ()>> + Send>>>;
 
 impl Run {
-    fn new(seed: u64, rate: f64, end: Duration, outage: bool, way: impl Fn(&World) -> Get) -> Run {
+    fn new(seed: u64, knobs: Knobs, rate: f64, end: Duration, outage: bool, way: impl Fn(&World) -> Get) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let service = Service::new(&env, "origin", BIN, Plan::new(usize::MAX, LOAD));
-        let get = way(&World { env: env.clone(), service: service.clone() });
+        let service = Service::new(&env, "origin", BIN, Plan::new(usize::MAX, knobs.load));
+        let get = way(&World { knobs, env: env.clone(), service: service.clone() });
         let reads = Reads::default();
         let read = |_| {
             let (clock, reads, got) = (env.clone(), reads.clone(), get());
@@ -265,7 +302,7 @@ impl Run {
         // Those who are under way.
         sim.run_until(Tick::ZERO + end + SEC);
         let wasted = *wasted.lock();
-        Run { calls: service.seen().calls, wasted, reads }
+        Run { knobs, calls: service.seen().calls, wasted, reads }
     }
 
     fn calls_between(&self, from: Duration, to: Duration) -> u64 {
@@ -291,7 +328,7 @@ impl Run {
         let figures = vec![
             Figure::count("calls", "calls", self.calls.total()),
             Figure::count("calls_while_down", "while down", self.in_outage()),
-            Figure::count("waited", "waited", self.reads.between(COLD, END).waited()),
+            Figure::count("waited", "waited", self.reads.between(self.knobs.cold(), END).waited()),
             Figure::count("errors", "errors", all.errors()),
             Figure::time("oldest_before_ms", "old before", self.before().oldest()),
             Figure::time("oldest_while_down_ms", "while down", self.reads.between(DOWN, UP).oldest()),
@@ -303,7 +340,7 @@ impl Run {
 
 impl World {
     fn load(&self) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
-        let World { env, service } = self;
+        let World { env, service, .. } = self;
         let (env, service) = (env.clone(), service.clone());
         async move {
             service.call().await?;
@@ -313,7 +350,7 @@ impl World {
 
     fn cache(&self, policy: Policy) -> Get {
         let cache: Cache<&str, Tick, Unserved> = Cache::builder(&self.env).policy(policy).build();
-        let world = World { env: self.env.clone(), service: self.service.clone() };
+        let world = World { knobs: self.knobs, env: self.env.clone(), service: self.service.clone() };
         Box::new(move || {
             let get = cache.get(&"key", || world.load());
             Box::pin(async move { get.await.map(|got| got.value).map_err(|_| ()) })
@@ -321,7 +358,7 @@ impl World {
     }
 
     fn sample(&self, sample: Sample) -> Get {
-        let world = World { env: self.env.clone(), service: self.service.clone() };
+        let world = World { knobs: self.knobs, env: self.env.clone(), service: self.service.clone() };
         let autopsy = Arc::new(Autopsy { sample, world, kept: Mutex::new(None), refreshing: AtomicBool::new(false) });
         Box::new(move || Box::pin(Arc::clone(&autopsy).get()))
     }
@@ -340,11 +377,12 @@ impl Autopsy {
         let kept = *self.kept.lock();
         if let Some(loaded) = kept {
             let age = self.world.env.now() - loaded;
-            if age >= SOFT && (age < HARD || self.sample == Sample::StaleForEver) {
+            let knobs = self.world.knobs;
+            if age >= knobs.soft && (age < knobs.hard() || self.sample == Sample::StaleForEver) {
                 self.refresh();
                 return Ok(loaded);
             }
-            if age < SOFT {
+            if age < knobs.soft {
                 return Ok(loaded);
             }
         }

@@ -15,21 +15,16 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Span, Verdict},
 };
 
-use super::{Scenario, Settings};
+use super::Scenario;
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const CLIENTS: u64 = 10;
-const DEMAND: f64 = 100.0;
-/// Ten a second, and a line of a second.
-const BUSY: Plan = Plan { line: 10, ..Plan::new(2, Duration::from_millis(200)) };
-/// Two hundred a second.
-const AMPLE: Plan = Plan { line: 200, ..Plan::new(40, Duration::from_millis(200)) };
 const OUT: u32 = 360;
 const BACK: u32 = 600;
 const END: u32 = 1_860;
@@ -42,54 +37,79 @@ struct Setting {
 }
 
 struct Outcome {
+    demand: f64,
     calls: Timeline,
     served: Timeline,
+}
+
+knobs! {
+    /// How many clients there are, each with a throttle of its own.
+    clients: u64 = 10, 1..=1_000;
+    /// What they want, a second.
+    demand: f64 = 100.0, 1.0..=500.0;
+    /// How long the origin takes for a call.
+    service_time: Duration = Duration::from_millis(200), Duration::from_millis(1)..=SECOND * 2;
+    /// How many calls it works on at a time while it is overloaded.
+    busy: usize = 2, 1..=100;
+    /// How many when it is back.
+    ample: usize = 40, 1..=1_000;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "throttle",
     title: "clients that ask an overloaded origin less, and how long they remember an outage",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
+    let knobs = Knobs::of(settings);
+    let herd = |setting| herd(settings.seed, knobs, setting);
     let usual = Setting { most: 0.9, window: SECOND * 120 };
-    let naive = herd(settings.seed, None);
-    let uncapped = herd(settings.seed, Some(Setting { most: 1.0, ..usual }));
-    let capped = herd(settings.seed, Some(usual));
-    let short = herd(settings.seed, Some(Setting { window: SECOND * 30, ..usual }));
+    let naive = herd(None);
+    let uncapped = herd(Some(Setting { most: 1.0, ..usual }));
+    let capped = herd(Some(usual));
+    let short = herd(Some(Setting { window: SECOND * 30, ..usual }));
     let seconds = |outcome: &Outcome| outcome.recovered().as_secs_f64();
     let checks = vec![
         Check::within(
             Source::Formula,
             "no throttle: sent for each accepted is demand over capacity",
-            DEMAND / BUSY.capacity(),
+            knobs.demand / knobs.overloaded().capacity(),
             0.5,
             naive.sent_per_accepted(),
-        ),
-        Check::within(Source::Published, "throttle: it is K", 2.0, 0.25, capped.sent_per_accepted()),
-        Check::within(Source::Published, "throttle, 30 s: it is K", 2.0, 0.25, short.sent_per_accepted()),
+        )
+        .cites("T14"),
+        Check::within(Source::Published, "throttle: it is K", 2.0, 0.25, capped.sent_per_accepted())
+            .cites("SRE book")
+            .cites("T14"),
+        Check::within(Source::Published, "throttle, 30 s: it is K", 2.0, 0.25, short.sent_per_accepted())
+            .cites("SRE book")
+            .cites("T14"),
         Check::within(
             Source::Formula,
             "throttle: share of the demand sent in the second half of the outage is one less the cap",
             0.1,
             0.02,
             capped.sent_late_in_outage(),
-        ),
+        )
+        .cites("T14"),
         Check::at_most(
             Source::Formula,
             "no cap: share of the demand sent then is next to nothing",
             0.01,
             uncapped.sent_late_in_outage(),
-        ),
+        )
+        .cites("T14"),
         Check::at_least(
             Source::Promise,
             "no cap: the outage outlasts its cause by so many times as long",
             2.0,
             seconds(&uncapped) / seconds(&capped),
-        ),
-        Check::at_most(Source::Promise, "throttle, 30 s: seconds until everybody is served", 90.0, seconds(&short)),
+        )
+        .cites("T14"),
+        Check::at_most(Source::Promise, "throttle, 30 s: seconds until everybody is served", 90.0, seconds(&short))
+            .cites("T14"),
     ];
     let summary = format!(
         "the overloaded origin was sent {:.1} requests for each it accepted, {:.1} with a throttle. After the outage, \
@@ -105,10 +125,8 @@ fn run(settings: &Settings) -> Report {
         scenario: "throttle",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("clients", CLIENTS),
-            Parameter::new("demand", format!("{DEMAND}/s")),
-            Parameter::new("origin", format!("{}/s until {OUT} s, then out", BUSY.capacity())),
-            Parameter::new("back", format!("at {BACK} s with {}/s", AMPLE.capacity())),
+            Parameter::new("overloaded", format!("{}/s", knobs.overloaded().capacity())),
+            Parameter::new("back", format!("with {}/s", knobs.back().capacity())),
             Parameter::new("K", 2),
         ],
         arms: vec![
@@ -118,37 +136,52 @@ fn run(settings: &Settings) -> Report {
             short.arm("throttle, 30 s window"),
         ],
         span: Duration::ZERO,
+        marks: vec![
+            Mark { at: SECOND * OUT, what: "the origin is out" },
+            Mark { at: SECOND * BACK, what: "it is back, and could serve everybody" },
+        ],
         checks,
         summary,
         ..Report::default()
     }
 }
 
-fn herd(seed: u64, setting: Option<Setting>) -> Outcome {
+impl Knobs {
+    /// A line of a second, with the numbers of the catalogue.
+    fn overloaded(self) -> Plan {
+        Plan { line: 10, ..Plan::new(self.busy, self.service_time) }
+    }
+
+    fn back(self) -> Plan {
+        Plan { line: 200, ..Plan::new(self.ample, self.service_time) }
+    }
+}
+
+fn herd(seed: u64, knobs: Knobs, setting: Option<Setting>) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "origin", SECOND, BUSY);
+    let service = Service::new(&env, "origin", SECOND, knobs.overloaded());
     let (clock, origin) = (env.clone(), service.clone());
     env.spawn(async move {
         clock.sleep_until(Tick::ZERO + SECOND * OUT).await;
         origin.change(|plan| plan.down = true);
         clock.sleep_until(Tick::ZERO + SECOND * BACK).await;
-        origin.change(|plan| *plan = AMPLE);
+        origin.change(|plan| *plan = knobs.back());
     })
     .detach();
     let throttle = |id| {
         let Setting { most, window } = setting?;
         Some(Throttle::builder(&env.scope(id)).most_refused(most).window(window).build())
     };
-    let throttles: Vec<Option<Throttle>> = (0..CLIENTS).map(throttle).collect();
+    let throttles: Vec<Option<Throttle>> = (0..knobs.clients).map(throttle).collect();
     let (users, who) = (env.rng("users"), env.rng("who"));
     sim.run(poisson(
         &env,
         &users,
         Tick::ZERO + SECOND * END,
-        |_| DEMAND,
+        |_| knobs.demand,
         |_| {
-            let throttle = &throttles[usize::try_from(who.below(CLIENTS)).unwrap_or(0)];
+            let throttle = &throttles[usize::try_from(who.below(knobs.clients)).unwrap_or(0)];
             let ask = Ask::new(&env);
             if let Ok(permit) = throttle.try_enter(&ask) {
                 let (clock, service) = (env.clone(), service.clone());
@@ -164,7 +197,7 @@ fn herd(seed: u64, setting: Option<Setting>) -> Outcome {
         },
     ));
     let seen = service.seen();
-    Outcome { calls: seen.calls, served: seen.served }
+    Outcome { demand: knobs.demand, calls: seen.calls, served: seen.served }
 }
 
 impl Outcome {
@@ -175,12 +208,13 @@ impl Outcome {
 
     /// The share of the demand that reached the origin when nothing had been accepted for a window.
     fn sent_late_in_outage(&self) -> f64 {
-        between(&self.calls, BACK - 100, BACK) / (DEMAND * 100.0)
+        between(&self.calls, BACK - 100, BACK) / (self.demand * 100.0)
     }
 
     /// How long after it was back the first ten seconds ended that had 95 % of the demand served.
     fn recovered(&self) -> Duration {
-        let good = (BACK..END - 10).find(|&second| between(&self.served, second, second + 10) >= 0.95 * 10.0 * DEMAND);
+        let good =
+            (BACK..END - 10).find(|&second| between(&self.served, second, second + 10) >= 0.95 * 10.0 * self.demand);
         SECOND * (good.map_or(END, |second| second + 10) - BACK)
     }
 

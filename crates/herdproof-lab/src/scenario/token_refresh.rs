@@ -15,17 +15,17 @@ use herdproof::{
     schedule::{Cron, Refresher},
 };
 
-use super::{Scenario, Settings, marks::Marks};
-use crate::report::{Arm, Check, Figure, Parameter, Report, Source};
+use super::{Scenario, marks::Marks};
+use crate::{
+    knob::{Settings, knobs},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
+};
 
-const INSTANCES: u64 = 2_000;
 const MINUTE: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(3600);
 const HOURS: u32 = 51;
 /// The pictures show the first rounds: a column for every quarter of an hour.
 const SHOWN: Duration = Duration::from_secs(62 * 15 * 60);
-/// Four standard deviations of the synchrony of so many random phases.
-const NOISE: f64 = 0.064;
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
@@ -39,22 +39,28 @@ enum Way {
     Refresher,
 }
 
+knobs! {
+    /// How many instances were deployed together.
+    instances: u64 = 2_000, 10..=20_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "token-refresh",
     title: "tokens issued together are refreshed together, for days, or nowhere near each other",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let herd = |way| herd(settings.seed, way, HOURS);
+    let knobs = Knobs::of(settings);
+    let herd = |way| herd(settings.seed, knobs, way, HOURS);
     let together = herd(Way::Jitter(Duration::ZERO));
     let five = herd(Way::Jitter(MINUTE * 5));
     let anchored = herd(Way::Anchored(MINUTE * 5));
     let thirty = herd(Way::Jitter(MINUTE * 30));
     let cron = herd(Way::Cron);
     let refresher = herd(Way::Refresher);
-    let checks = checks(settings.seed, [&together, &five, &anchored, &thirty, &cron, &refresher]);
+    let checks = checks(settings.seed, knobs, [&together, &five, &anchored, &thirty, &cron, &refresher]);
     let summary = format!(
         "5 minutes of jitter on an hour leave the crowd {:.0} % in step after a day and {:.0} % after two; anywhere in the \
          token's life it is {:.0} % at the first refresh.",
@@ -66,31 +72,38 @@ fn run(settings: &Settings) -> Report {
         scenario: "token-refresh",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("instances", INSTANCES),
             Parameter::new("token lives", "60 min"),
             Parameter::new("time", format!("{HOURS} h")),
             Parameter::new("deployed", "all at once"),
         ],
         arms: vec![
-            arm("every 60 min", &together),
-            arm("60 +- 5 min", &five),
-            arm("fixed time +- 5 min", &anchored),
-            arm("60 +- 30 min", &thirty),
-            arm("cron: anywhere in each hour", &cron),
-            arm("refresher: 0, then 30 to 59 min", &refresher),
+            arm(knobs, "every 60 min", &together),
+            arm(knobs, "60 +- 5 min", &five),
+            arm(knobs, "fixed time +- 5 min", &anchored),
+            arm(knobs, "60 +- 30 min", &thirty),
+            arm(knobs, "cron: anywhere in each hour", &cron),
+            arm(knobs, "refresher: 0, then 30 to 59 min", &refresher),
         ],
         span: SHOWN,
+        marks: vec![Mark { at: Duration::ZERO, what: "all are deployed" }],
         checks,
         summary,
         ..Report::default()
     }
 }
 
-fn herd(seed: u64, way: Way, hours: u32) -> Marks {
+impl Knobs {
+    /// Four standard deviations of the synchrony of so many random phases.
+    fn noise(self) -> f64 {
+        0.064 * (2_000.0 / self.instances as f64).sqrt()
+    }
+}
+
+fn herd(seed: u64, knobs: Knobs, way: Way, hours: u32) -> Marks {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let marks = Marks::new(INSTANCES);
-    for id in 0..INSTANCES {
+    let marks = Marks::new(knobs.instances);
+    for id in 0..knobs.instances {
         env.spawn(instance(env.scope(id), way, id, marks.clone(), PERIOD * hours)).detach();
     }
     sim.finish().expect("every instance stops");
@@ -135,9 +148,9 @@ async fn by_hand(env: &Env, rng: &Rng, jitter: Duration, anchored: bool, until: 
     }
 }
 
-fn arm(name: &'static str, marks: &Marks) -> Arm {
+fn arm(knobs: Knobs, name: &'static str, marks: &Marks) -> Arm {
     let minutes = marks.timeline(MINUTE);
-    let per_hour = minutes.total() as f64 / (INSTANCES * u64::from(HOURS)) as f64;
+    let per_hour = minutes.total() as f64 / (knobs.instances * u64::from(HOURS)) as f64;
     let figures = vec![
         Figure::number("refreshes_per_hour", "per hour", per_hour),
         Figure::count("peak_per_minute", "peak/min", minutes.peak()),
@@ -163,32 +176,42 @@ fn formula(minutes: f64, k: i32) -> f64 {
     (x.sin() / x).abs().powi(k)
 }
 
-fn checks(seed: u64, [together, five, anchored, thirty, cron, refresher]: [&Marks; 6]) -> Vec<Check> {
-    let fifteen = herd(seed, Way::Jitter(MINUTE * 15), 16);
+fn checks(seed: u64, knobs: Knobs, [together, five, anchored, thirty, cron, refresher]: [&Marks; 6]) -> Vec<Check> {
+    let fifteen = herd(seed, knobs, Way::Jitter(MINUTE * 15), 16);
     let walk = |minutes: f64, marks: &Marks, k: i32| {
         Check::within(
             Source::Formula,
             format!("60 +- {minutes} min: |sin x / x|^{k} in step at refresh {k}"),
             (formula(minutes, k) * 1e3).round() / 1e3,
-            NOISE,
+            knobs.noise(),
             marks.synchrony(usize::try_from(k).unwrap_or(1), PERIOD),
         )
+        .cites("H16")
     };
     let first_hour = |marks: &Marks| marks.timeline(MINUTE).counts().iter().take(96).copied().max().unwrap_or(0) as f64;
     let longest = |marks: &Marks| {
         let gaps = marks.each(|person| person.windows(2).map(|pair| pair[1] - pair[0]).max());
         gaps.into_iter().flatten().max().unwrap_or_default()
     };
-    let n = INSTANCES as f64;
+    let n = knobs.instances as f64;
     vec![
-        Check::equal(Source::Article, "every 60 min: all in one minute", &INSTANCES, &together.timeline(MINUTE).peak()),
+        Check::equal(
+            Source::Article,
+            "every 60 min: all in one minute",
+            &knobs.instances,
+            &together.timeline(MINUTE).peak(),
+        )
+        .cites("H16")
+        .cites("N28"),
         Check::within(
             Source::Article,
             "60 +- 5 min: N / 10 in the busiest minute of the first round",
             n / 10.0,
             n / 25.0,
             first_hour(five),
-        ),
+        )
+        .cites("N28")
+        .cites("H16"),
         walk(5.0, five, 1),
         walk(5.0, five, 10),
         walk(5.0, five, 24),
@@ -201,25 +224,30 @@ fn checks(seed: u64, [together, five, anchored, thirty, cron, refresher]: [&Mark
             "60 +- 5 min: a day later, the busiest minute is 1 + 2R = 1.7 times the mean",
             1.6,
             peak_to_mean(five, 24),
-        ),
+        )
+        .cites("H16"),
         Check::at_least(
             Source::Formula,
             "fixed time +- 5 min: N / 10 a minute for ever, 6 times the mean",
             6.0,
             peak_to_mean(anchored, 50),
-        ),
-        Check::at_most(Source::Promise, "cron: in step at the first refresh", NOISE, cron.synchrony(1, PERIOD)),
+        )
+        .cites("H16"),
+        Check::at_most(Source::Promise, "cron: in step at the first refresh", knobs.noise(), cron.synchrony(1, PERIOD))
+            .cites("T23"),
         Check::at_most(
             Source::Promise,
             "refresher: in step at the first refresh",
-            NOISE,
+            knobs.noise(),
             refresher.synchrony(1, PERIOD),
-        ),
+        )
+        .cites("T29"),
         Check::at_most(
             Source::Promise,
             "refresher: no token is used for longer than its life but a minute (min)",
             59.0,
             longest(refresher).as_secs_f64() / 60.0,
-        ),
+        )
+        .cites("T29"),
     ]
 }

@@ -16,28 +16,22 @@ use herdproof::{Cache, Env, Sim, Tick, cache::Policy};
 use parking_lot::Mutex;
 
 use super::{
-    Scenario, Settings,
+    Scenario,
     readers::{Shelf, load},
 };
 use crate::{
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     slowdown::Slowdown,
 };
 
 const SEC: Duration = Duration::from_secs(1);
-/// Servers, or keys.
-const N: u32 = 1_000;
-const TTL: Duration = Duration::from_secs(300);
-const JITTER: Duration = Duration::from_secs(60);
-const LOAD: Duration = SEC;
 /// Everybody reads once a second, each at its own phase of it.
 const EVERY: Duration = SEC;
 /// Cycles for the drift, and servers.
 const CYCLES: u32 = 4;
 const DRIFTING: u32 = 250;
-/// For the database of the article: it serves fifty a second.
-const CAPACITY: u64 = 50;
 
 /// What expires.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,82 +46,128 @@ enum Where {
     Shared,
 }
 
+knobs! {
+    /// How many servers have the key in a cache of their own, or how many keys one cache has.
+    servers: u32 = 1_000, 1..=5_000;
+    /// How long an entry is fresh at most.
+    ttl: Duration = SEC * 300, SEC * 10..=SEC * 3_600;
+    /// By how much that differs, down from it: no more than nine tenths.
+    jitter: Duration = SEC * 60, Duration::ZERO..=SEC * 300;
+    /// How long a load takes.
+    load: Duration = SEC, SEC / 100..=SEC * 10;
+    /// What the database can serve in a second.
+    database: u64 = 50, 1..=100_000;
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "ttl-jitter",
     title: "jitter on the TTL: it parts a thousand caches or keys, and does nothing for one shared key",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
-    let herd = |place, ttl, jitter| herd(settings.seed, N, place, ttl, jitter, 1);
-    let servers = [false, true].map(|jitter| herd(Where::EachServer, TTL, jitter));
-    let keys = [false, true].map(|jitter| herd(Where::ManyKeys, TTL, jitter));
-    let naive = [false, true].map(|jitter| herd(Where::SharedNaively, TTL, jitter));
-    let shared = herd(Where::Shared, TTL, true);
-    let longer = herd(Where::EachServer, TTL * 2, false);
+    let knobs = Knobs::of(settings);
+    let one_cycle = Trial { readers: knobs.servers, cycles: 1 };
+    let herd = |place, ttl, jitter| herd(settings.seed, knobs, one_cycle, place, ttl, jitter);
+    let each = [false, true].map(|jitter| herd(Where::EachServer, knobs.ttl, jitter));
+    let keys = [false, true].map(|jitter| herd(Where::ManyKeys, knobs.ttl, jitter));
+    let naive = [false, true].map(|jitter| herd(Where::SharedNaively, knobs.ttl, jitter));
+    let shared = herd(Where::Shared, knobs.ttl, true);
+    let longer = herd(Where::EachServer, knobs.ttl * 2, false);
     let peak = |runs: &[Run; 2]| runs.each_ref().map(Run::peak);
-    let all = u64::from(N);
-    let per_second = f64::from(N) / JITTER.as_secs_f64();
+    let all = u64::from(knobs.servers);
+    let per_second = f64::from(knobs.servers) / knobs.jitter.as_secs_f64();
     // Five deviations of a Poisson count: more than its largest in a minute, wherever seconds begin.
     let highest = per_second + 5.0 * per_second.sqrt();
     let mut checks = vec![
-        Check::equal(Source::Article, "a thousand servers, no jitter: loads in one second", &all, &servers[0].peak()),
-        Check::equal(Source::Article, "... with twice the TTL", &all, &longer.peak()),
-        Check::within(Source::Article, "60 s of jitter: a second (article: ~16)", per_second, 1.0, servers[1].mean()),
-        Check::at_most(Source::Formula, "... in the worst second", highest, servers[1].peak() as f64),
-        Check::at_most(Source::Article, "... and the database can serve 50", CAPACITY as f64, servers[1].peak() as f64),
-        Check::equal(Source::Formula, "a thousand keys in one cache, no jitter", &all, &keys[0].peak()),
-        Check::at_most(Source::Formula, "... with jitter, in the worst second", highest, keys[1].peak() as f64),
+        Check::equal(Source::Article, "each server its cache, no jitter: loads in one second", &all, &each[0].peak())
+            .cites("N9")
+            .cites("H5"),
+        Check::equal(Source::Article, "... with twice the TTL", &all, &longer.peak()).cites("H5"),
+        Check::within(
+            Source::Article,
+            format!("{} of jitter: a second (article: ~16)", say(knobs.jitter)),
+            per_second,
+            1.0,
+            each[1].mean(),
+        )
+        .cites("N10")
+        .cites("T9"),
+        Check::at_most(Source::Formula, "... in the worst second", highest, each[1].peak() as f64).cites("T9"),
+        Check::at_most(
+            Source::Article,
+            format!("... and the database can serve {}", knobs.database),
+            knobs.database as f64,
+            each[1].peak() as f64,
+        )
+        .cites("N9")
+        .cites("T9"),
+        Check::equal(Source::Formula, "as many keys in one cache, no jitter", &all, &keys[0].peak()).cites("H5"),
+        Check::at_most(Source::Formula, "... with jitter, in the worst second", highest, keys[1].peak() as f64)
+            .cites("T9"),
         Check::equal(
             Source::Formula,
             "one shared key: jitter changes nothing (article: it helps)",
             &[all; 2],
             &peak(&naive),
-        ),
-        Check::equal(Source::Promise, "... through the cache: one load", &1, &shared.calls.len()),
+        )
+        .cites("H3")
+        .cites("T9"),
+        Check::equal(Source::Promise, "... through the cache: one load", &1, &shared.calls.len()).cites("T5"),
     ];
-    let drift = self::herd(settings.seed, DRIFTING, Where::EachServer, TTL, true, CYCLES);
+    let drift = self::herd(
+        settings.seed,
+        knobs,
+        Trial { readers: DRIFTING, cycles: CYCLES },
+        Where::EachServer,
+        knobs.ttl,
+        true,
+    );
     for cycle in [1, CYCLES] {
-        let deviation = JITTER.as_secs_f64() * (f64::from(cycle) / 12.0).sqrt();
+        let deviation = knobs.jitter.as_secs_f64() * (f64::from(cycle) / 12.0).sqrt();
         let what = format!("servers drift apart: deviation after k = {cycle} cycles, J sqrt(k/12) (s)");
         let error = 4.0 * deviation / (2.0 * f64::from(DRIFTING)).sqrt();
-        checks.push(Check::within(Source::Formula, what, deviation, error, drift.deviation(cycle)));
+        checks.push(Check::within(Source::Formula, what, deviation, error, drift.deviation(cycle)).cites("T9"));
     }
     let summary = format!(
-        "60 s of jitter turn {} loads in a second into {} for a thousand servers and {} for a thousand keys; for one shared key it \
+        "{} of jitter turn {} loads in a second into {} for {servers} servers and {} for {servers} keys; for one shared key it \
          is {} without and {} with, and {} through the cache.",
-        servers[0].peak(),
-        servers[1].peak(),
+        say(knobs.jitter),
+        each[0].peak(),
+        each[1].peak(),
         keys[1].peak(),
         naive[0].peak(),
         naive[1].peak(),
         shared.calls.len(),
+        servers = if knobs.servers == 1_000 { "a thousand".to_owned() } else { knobs.servers.to_string() },
     );
     Report {
         scenario: "ttl-jitter",
         seed: settings.seed,
-        parameters: vec![
-            Parameter::new("servers, or keys", N),
-            Parameter::new("ttl", format!("{TTL:?}")),
-            Parameter::new("jitter", format!("{JITTER:?}")),
-            Parameter::new("load", format!("{LOAD:?}")),
-            Parameter::new("reads", "one a second by each server, or of each key"),
-        ],
+        parameters: vec![Parameter::new("reads", "one a second by each server, or of each key")],
         arms: vec![
-            servers[0].arm("each server its cache"),
-            servers[1].arm("... with jitter"),
-            keys[0].arm("a thousand keys"),
+            each[0].arm("each server its cache"),
+            each[1].arm("... with jitter"),
+            keys[0].arm(if knobs.servers == 1_000 { "a thousand keys" } else { "as many keys" }),
             keys[1].arm("... with jitter"),
             naive[0].arm("one shared key"),
             naive[1].arm("... with jitter"),
             shared.arm("... through the cache"),
         ],
-        span: TTL + LOAD * 2,
+        span: knobs.ttl + knobs.load * 2,
+        marks: vec![Mark { at: knobs.load + knobs.ttl, what: "the time to live is over" }],
         checks,
         summary,
         ..Report::default()
     }
+}
+
+/// How many read, and how often each wants something new.
+#[derive(Clone, Copy)]
+struct Trial {
+    readers: u32,
+    cycles: u32,
 }
 
 struct Run {
@@ -138,15 +178,17 @@ struct Run {
     news: Vec<Vec<Tick>>,
 }
 
-fn herd(seed: u64, readers: u32, place: Where, ttl: Duration, jitter: bool, cycles: u32) -> Run {
+fn herd(seed: u64, knobs: Knobs, trial: Trial, place: Where, ttl: Duration, jitter: bool) -> Run {
+    let Trial { readers, cycles } = trial;
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, SEC, Slowdown::alone(LOAD));
-    let share = if jitter { JITTER.as_secs_f64() / ttl.as_secs_f64() } else { 0.0 };
+    let origin = Origin::up(&env, SEC, Slowdown::alone(knobs.load));
+    let share = if jitter { (knobs.jitter.as_secs_f64() / ttl.as_secs_f64()).min(0.9) } else { 0.0 };
     let policy = Policy::strict(ttl).jitter(share);
-    let cache =
-        |env: &Env, entries| Cache::builder(env).capacity(entries).policy(policy.clone()).sweep(TTL * 100).build();
-    let common: Cache<u32, Tick, Down> = cache(&env, N as usize * 2);
+    let cache = |env: &Env, entries| {
+        Cache::builder(env).capacity(entries).policy(policy.clone()).sweep(knobs.ttl * 100).build()
+    };
+    let common: Cache<u32, Tick, Down> = cache(&env, knobs.servers as usize * 2);
     let calls = Arc::new(Mutex::new(Vec::new()));
     let rng = env.rng("redis");
     let shelf = Naive { shelf: Shelf::default(), ttl: ttl.mul_f64(1.0 - share * rng.unit()) };
@@ -159,8 +201,15 @@ fn herd(seed: u64, readers: u32, place: Where, ttl: Duration, jitter: bool, cycl
                 Where::Shared => (Kept::Cache(common.clone()), 0),
                 Where::SharedNaively => (Kept::Naive(shelf.clone()), 0),
             };
-            let reader = Reader { env: env.clone(), origin: origin.clone(), calls: Arc::clone(&calls), kept, key };
-            env.spawn(reader.run(EVERY * id / N, ttl.mul_f64(1.0 - share), cycles))
+            let reader = Reader {
+                env: env.clone(),
+                origin: origin.clone(),
+                calls: Arc::clone(&calls),
+                kept,
+                key,
+                load: knobs.load,
+            };
+            env.spawn(reader.run(EVERY * id / knobs.servers, ttl.mul_f64(1.0 - share), cycles))
         })
         .collect();
     let news = sim.run(async {
@@ -170,7 +219,7 @@ fn herd(seed: u64, readers: u32, place: Where, ttl: Duration, jitter: bool, cycl
         }
         news
     });
-    let first = Tick::ZERO + LOAD;
+    let first = Tick::ZERO + knobs.load;
     let calls = calls.lock().iter().copied().filter(|at| *at > first).collect();
     Run { origin, calls, news }
 }
@@ -193,6 +242,8 @@ struct Reader {
     calls: Arc<Mutex<Vec<Tick>>>,
     kept: Kept,
     key: u32,
+    /// How long a load takes.
+    load: Duration,
 }
 
 impl Reader {
@@ -200,7 +251,7 @@ impl Reader {
     /// All fill their caches at once; after that each reads at its own phase.
     async fn run(self, phase: Duration, shortest: Duration, cycles: u32) -> Vec<Tick> {
         let mut known = self.read().await;
-        let mut at = Tick::ZERO + phase + LOAD + shortest;
+        let mut at = Tick::ZERO + phase + self.load + shortest;
         let mut news = Vec::new();
         while news.len() < cycles as usize {
             self.env.sleep_until(at).await;
@@ -210,13 +261,13 @@ impl Reader {
                 news.push(at);
                 known = value;
             }
-            at = at + if new { LOAD + shortest } else { EVERY };
+            at = at + if new { self.load + shortest } else { EVERY };
         }
         news
     }
 
     async fn read(&self) -> Tick {
-        let Reader { env, origin, calls, kept, key } = self;
+        let Reader { env, origin, calls, kept, key, .. } = self;
         let (calls, clock, load) = (Arc::clone(calls), env.clone(), load(env, origin));
         let load = async move {
             calls.lock().push(clock.now());

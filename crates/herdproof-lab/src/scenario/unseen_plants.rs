@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     arrivals::poisson,
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     timeline::Timeline,
 };
 
@@ -102,6 +102,7 @@ const KNOWING: usize = 5;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "unseen-plants",
     title: "four laws on origins drawn at random, none of which a law was tuned on",
+    // Whoever turns an origin has chosen it.
     knobs: Vec::new,
     run,
 };
@@ -124,6 +125,7 @@ fn run(settings: &Settings) -> Report {
         scenario: "unseen-plants",
         seed: settings.seed,
         parameters: names.into_iter().zip(&plants).map(|(name, plant)| Parameter::new(name, plant)).collect(),
+        marks: vec![Mark { at: WARM_UP + BEFORE, what: "some change" }],
         checks: checks(&arms),
         arms,
         span: WARM_UP + BEFORE + AFTER,
@@ -150,11 +152,11 @@ fn checks(arms: &[Arm]) -> Vec<Check> {
         .iter()
         .map(|(key, title)| {
             let what = format!("default, {title}: its share of what the best other law lets through");
-            Check::at_least(Source::Promise, what, SHARE, figure(OURS, key).max(LEAST) / best(key))
+            Check::at_least(Source::Promise, what, SHARE, figure(OURS, key).max(LEAST) / best(key)).cites("T17")
         })
         .collect();
     let what = "default, over these plants: its share of the best other law's geometric mean";
-    checks.push(Check::at_least(Source::Promise, what, SHARE_OF_MEAN, figure(OURS, MEAN) / best(MEAN)));
+    checks.push(Check::at_least(Source::Promise, what, SHARE_OF_MEAN, figure(OURS, MEAN) / best(MEAN)).cites("T17"));
     checks
 }
 

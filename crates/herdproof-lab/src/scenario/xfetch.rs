@@ -18,20 +18,18 @@ use std::time::Duration;
 
 use herdproof::{Cache, Env, Sim, Tick, cache::Policy, env::Rng};
 
-use super::{Scenario, Settings, readers::load};
+use super::{Scenario, readers::load};
 use crate::{
     arrivals::poisson,
+    knob::{Settings, knobs},
     origin::{Down, Origin},
-    report::{Arm, Check, Figure, Parameter, Report, Source},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     slowdown::Slowdown,
     timeline::Timeline,
 };
 
 const BETAS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NAMES: [&str; 4] = ["beta 0.5, alone", "beta 1, alone", "beta 2, alone", "beta 4, alone"];
-/// Reads a second.
-const RATE: f64 = 200.0;
-const LOAD: Duration = Duration::from_millis(500);
 /// How often an entry comes to its end, without and through the cache.
 const EXPIRIES: u32 = 1_000;
 const CACHED: u32 = 10;
@@ -43,44 +41,69 @@ const BIN: Duration = Duration::from_millis(100);
 const SHOWN: Duration = Duration::from_secs(20);
 const EULER: f64 = 0.577_215_664_9;
 
+knobs! {
+    /// Reads a second.
+    reads: f64 = 200.0, 1.0..=500.0;
+    /// How long a load takes.
+    load: Duration = Duration::from_millis(500), Duration::from_millis(10)..=Duration::from_secs(2);
+}
+
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "xfetch",
     title: "early refresh by dice: e^(1/beta) readers refresh, or one",
-    knobs: Vec::new,
+    knobs: Knobs::all,
     run,
 };
 
 fn run(settings: &Settings) -> Report {
+    let knobs = Knobs::of(settings);
     let statistics = Sim::new(0).env();
-    let alone = BETAS.map(|beta| Refreshes::alone(&statistics, beta));
-    let cached = BETAS.map(|beta| Refreshes::cached(settings.seed, beta));
+    let alone = BETAS.map(|beta| Refreshes::alone(&statistics, knobs, beta));
+    let cached = BETAS.map(|beta| Refreshes::cached(settings.seed, knobs, beta));
     let mut checks = Vec::new();
     for (beta, seen) in BETAS.into_iter().zip(&alone) {
         let what = format!("beta {beta}, alone: e^(1/beta) refreshes for each expiry (article: exactly one)");
         let expected = ((1.0 / beta).exp() * 1e3).round() / 1e3;
-        checks.push(Check::within(Source::Formula, what, expected, 3.0 * seen.error(), seen.mean()));
+        checks.push(
+            Check::within(Source::Formula, what, expected, 3.0 * seen.error(), seen.mean())
+                .cites("N12")
+                .cites("T11")
+                .cites("XFetch 2015"),
+        );
     }
     let worst = cached.each_ref().map(|seen| seen.quantile(100));
-    checks.push(Check::equal(Source::Promise, "through the cache: one, for each beta", &[1; 4], &worst));
-    let lead = LOAD.as_secs_f64() * ((RATE * LOAD.as_secs_f64()).ln() + EULER);
+    checks.push(
+        Check::equal(Source::Promise, "through the cache: one, for each beta", &[1; 4], &worst)
+            .cites("T11")
+            .cites("T5"),
+    );
+    let lead = knobs.load.as_secs_f64() * ((knobs.reads * knobs.load.as_secs_f64()).ln() + EULER);
     // A first refresh's lead has a Gumbel distribution: its deviation is pi / sqrt(6) load times.
-    let deviation = LOAD.as_secs_f64() * std::f64::consts::PI / 6f64.sqrt();
-    checks.push(Check::within(
-        Source::Formula,
-        "beta 1, alone: mean lead, d (ln(rate d) + 0.577) (s)",
-        lead,
-        3.0 * deviation / f64::from(EXPIRIES).sqrt(),
-        alone[1].lead(),
-    ));
+    let deviation = knobs.load.as_secs_f64() * std::f64::consts::PI / 6f64.sqrt();
+    checks.push(
+        Check::within(
+            Source::Formula,
+            "beta 1, alone: mean lead, d (ln(rate d) + 0.577) (s)",
+            lead,
+            3.0 * deviation / f64::from(EXPIRIES).sqrt(),
+            alone[1].lead(),
+        )
+        .cites("T11")
+        .cites("XFetch 2015"),
+    );
     let share = (-1f64).exp();
     let error = 3.0 * (share * (1.0 - share) / f64::from(KEYS)).sqrt();
-    checks.push(Check::within(
-        Source::Formula,
-        "the cache: of those who read one load time before the end, e^-1 refresh (article: 63 %) (%)",
-        100.0 * share,
-        100.0 * error,
-        100.0 * one_load_before(0),
-    ));
+    checks.push(
+        Check::within(
+            Source::Formula,
+            "the cache: of those who read one load time before the end, e^-1 refresh (article: 63 %) (%)",
+            100.0 * share,
+            100.0 * error,
+            100.0 * one_load_before(0, knobs),
+        )
+        .cites("C14")
+        .cites("T11"),
+    );
     let summary = format!(
         "on their own {:.2} readers refresh an entry at beta 1, not one, and {} at one expiry in a hundred; with beta 4 {:.2} do, \
          {:.1} s before its end instead of {:.1}. Through the cache it is one, whatever beta.",
@@ -96,13 +119,12 @@ fn run(settings: &Settings) -> Report {
         scenario: "xfetch",
         seed: settings.seed,
         parameters: vec![
-            Parameter::new("reads/s", RATE),
-            Parameter::new("load", format!("{LOAD:?}")),
             Parameter::new("expiries", format!("{EXPIRIES}, {CACHED} through the cache, all in one picture")),
             Parameter::new("the pictures end", "where the entries would, and a load later"),
         ],
         arms,
-        span: SHOWN + LOAD,
+        span: SHOWN + knobs.load,
+        marks: vec![Mark { at: SHOWN, what: "the entries would end" }],
         checks,
         summary,
         ..Report::default()
@@ -114,16 +136,16 @@ struct Refreshes(Vec<Vec<f64>>);
 
 impl Refreshes {
     /// The articles' sample: nobody knows of the others.
-    fn alone(env: &Env, beta: f64) -> Refreshes {
+    fn alone(env: &Env, knobs: Knobs, beta: f64) -> Refreshes {
         let rng = env.rng(&format!("xfetch/{beta}"));
-        Refreshes((0..EXPIRIES).map(|_| expiry(&rng, beta)).collect())
+        Refreshes((0..EXPIRIES).map(|_| expiry(&rng, knobs, beta)).collect())
     }
 
     /// The cache, with the same readers.
-    fn cached(seed: u64, beta: f64) -> Refreshes {
+    fn cached(seed: u64, knobs: Knobs, beta: f64) -> Refreshes {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, Slowdown::alone(LOAD));
+        let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load));
         let policy = Policy::strict(TTL).early(beta);
         let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(policy).build();
         let rng = env.rng("readers");
@@ -132,7 +154,7 @@ impl Refreshes {
             cache.invalidate(&"key");
             let got = sim.run(cache.get(&"key", || load(&env, &origin)));
             let loaded = got.expect("the origin is up").value;
-            sim.run_until(loaded + TTL.saturating_sub(Duration::from_secs_f64(earliest(beta))));
+            sim.run_until(loaded + TTL.saturating_sub(Duration::from_secs_f64(earliest(knobs, beta))));
             let end = loaded + TTL;
             let mut began = Vec::new();
             let read = |_| {
@@ -142,7 +164,7 @@ impl Refreshes {
                     load(&env, &origin)
                 }));
             };
-            sim.run(poisson(&env, &rng, end + LOAD, |_| RATE, read));
+            sim.run(poisson(&env, &rng, end + knobs.load, |_| knobs.reads, read));
             expiries.push(began);
         }
         Refreshes(expiries)
@@ -192,18 +214,19 @@ impl Refreshes {
 
 /// How long before the end there is anything to see: a first refresh is earlier than this less than once in a hundred
 /// times, and is followed by as many others whenever it is.
-fn earliest(beta: f64) -> f64 {
-    let scale = beta * LOAD.as_secs_f64();
-    scale * ((RATE * scale).ln() + 5.0)
+fn earliest(knobs: Knobs, beta: f64) -> f64 {
+    let scale = beta * knobs.load.as_secs_f64();
+    // With few reads, that would be after the end.
+    (scale * ((knobs.reads * scale).ln() + 5.0)).max(0.0)
 }
 
 /// One expiry in the articles' sample: readers at random, each of whom throws the dice, until what the first has loaded is there.
-fn expiry(rng: &Rng, beta: f64) -> Vec<f64> {
-    let load = LOAD.as_secs_f64();
-    let mut before = earliest(beta);
+fn expiry(rng: &Rng, knobs: Knobs, beta: f64) -> Vec<f64> {
+    let load = knobs.load.as_secs_f64();
+    let mut before = earliest(knobs, beta);
     let mut began: Vec<f64> = Vec::new();
     loop {
-        before -= -(1.0 - rng.unit()).ln() / RATE;
+        before -= -(1.0 - rng.unit()).ln() / knobs.reads;
         if began.first().is_some_and(|first| first - before >= load) {
             return began;
         }
@@ -215,10 +238,10 @@ fn expiry(rng: &Rng, beta: f64) -> Vec<f64> {
 }
 
 /// Of many entries that are each read once, one load time before their end: the share that is refreshed then.
-fn one_load_before(seed: u64) -> f64 {
+fn one_load_before(seed: u64, knobs: Knobs) -> f64 {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, BIN, Slowdown::alone(LOAD));
+    let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load));
     let policy = Policy::strict(TTL).early(1.0);
     let cache: Cache<u32, Tick, Down> = Cache::builder(&env).capacity(2 * KEYS as usize).policy(policy).build();
     for key in 0..KEYS {

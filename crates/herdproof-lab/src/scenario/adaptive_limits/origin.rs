@@ -4,18 +4,12 @@ use std::time::Duration;
 
 use herdproof::{Env, Tick};
 
+use super::Knobs;
 use crate::{
     service::{Plan, Service, Times},
     timeline::Timeline,
 };
 
-pub(super) const WORKERS: usize = 20;
-pub(super) const TIME: Duration = Duration::from_millis(50);
-/// What it can serve in a second.
-pub(super) const CAPACITY: f64 = 400.0;
-
-/// How much further away an origin is, there and back.
-const FURTHER: Duration = Duration::from_millis(150);
 /// Where an origin that thrashes gives most: its calls take twice as long there.
 const KNEE: f64 = 30.0;
 
@@ -24,7 +18,7 @@ const KNEE: f64 = 30.0;
 pub(super) enum Trouble {
     /// Nothing.
     Steady,
-    /// Twice as many users as it can serve.
+    /// More users than it can serve.
     Overload,
     /// Every call takes eight times as long.
     Slow8,
@@ -79,19 +73,21 @@ impl Trouble {
     }
 
     /// Users a second.
-    pub(super) fn rate(self) -> f64 {
+    pub(super) fn rate(self, knobs: Knobs) -> f64 {
         match self {
-            Trouble::Overload | Trouble::Tail | Trouble::Thrash => 2.0 * CAPACITY,
-            Trouble::Drift => 1.5 * CAPACITY,
-            Trouble::Steady | Trouble::Slow8 | Trouble::Slow2 | Trouble::Far => 0.75 * CAPACITY,
+            Trouble::Overload | Trouble::Tail | Trouble::Thrash => knobs.overload * knobs.capacity(),
+            Trouble::Drift => 1.5 * knobs.capacity(),
+            Trouble::Steady | Trouble::Slow8 | Trouble::Slow2 | Trouble::Far => 0.75 * knobs.capacity(),
         }
     }
 
-    fn plan(self) -> Plan {
+    fn plan(self, knobs: Knobs) -> Plan {
         match self {
-            Trouble::Tail => Plan { times: Times::Pareto { shape: 1.5 }, ..Plan::new(WORKERS, TIME) },
-            Trouble::Thrash => Plan { times: Times::Exponential, ..Plan::new(usize::MAX, TIME) },
-            _ => Plan { times: Times::Exponential, ..Plan::new(WORKERS, TIME) },
+            Trouble::Tail => {
+                Plan { times: Times::Pareto { shape: 1.5 }, ..Plan::new(knobs.workers, knobs.service_time) }
+            }
+            Trouble::Thrash => Plan { times: Times::Exponential, ..Plan::new(usize::MAX, knobs.service_time) },
+            _ => Plan { times: Times::Exponential, ..Plan::new(knobs.workers, knobs.service_time) },
         }
     }
 }
@@ -100,6 +96,7 @@ impl Trouble {
 #[derive(Clone)]
 pub(super) struct Origin {
     env: Env,
+    knobs: Knobs,
     service: Service,
     trouble: Trouble,
     begins: Tick,
@@ -107,25 +104,25 @@ pub(super) struct Origin {
 
 impl Origin {
     /// An origin to which this happens from then on, for so long.
-    pub(super) fn new(env: &Env, trouble: Trouble, begins: Tick, lasts: Duration) -> Origin {
-        let service = Service::new(env, "service", Duration::from_secs(1), trouble.plan());
-        let origin = Origin { env: env.clone(), service, trouble, begins };
+    pub(super) fn new(env: &Env, knobs: Knobs, trouble: Trouble, begins: Tick, lasts: Duration) -> Origin {
+        let service = Service::new(env, "service", Duration::from_secs(1), trouble.plan(knobs));
+        let origin = Origin { env: env.clone(), knobs, service, trouble, begins };
         env.spawn(origin.clone().change(lasts)).detach();
         origin
     }
 
     async fn change(self, lasts: Duration) {
-        let Origin { env, service, trouble, begins } = self;
+        let Origin { env, knobs, service, trouble, begins } = self;
         env.sleep_until(begins).await;
         match trouble {
-            Trouble::Slow8 => service.change(|plan| plan.time = TIME * 8),
-            Trouble::Slow2 => service.change(|plan| plan.time = TIME * 2),
+            Trouble::Slow8 => service.change(|plan| plan.time = knobs.service_time * 8),
+            Trouble::Slow2 => service.change(|plan| plan.time = knobs.service_time * 2),
             Trouble::Drift => {
-                let fewest = WORKERS / 2;
-                let steps = (fewest..WORKERS).rev().chain(fewest..=WORKERS);
+                let fewest = knobs.workers / 2;
+                let steps = (fewest..knobs.workers).rev().chain(fewest..=knobs.workers);
                 for workers in steps {
                     service.change(|plan| plan.workers = workers);
-                    env.sleep(lasts / u32::try_from(WORKERS).unwrap_or(1)).await;
+                    env.sleep(lasts / u32::try_from(knobs.workers).unwrap_or(1)).await;
                 }
             }
             _ => {}
@@ -135,11 +132,11 @@ impl Origin {
     pub(super) async fn call(&self) -> Result<(), ()> {
         match self.trouble {
             Trouble::Far if self.env.now() >= self.begins => {
-                self.env.sleep(FURTHER).await;
+                self.env.sleep(self.knobs.further).await;
             }
             Trouble::Thrash => {
-                let crowd = self.service.in_flight() as f64 / KNEE;
-                self.service.change(|plan| plan.time = TIME.mul_f64(1.0 + crowd * crowd));
+                let (time, crowd) = (self.knobs.service_time, self.service.in_flight() as f64 / KNEE);
+                self.service.change(|plan| plan.time = time.mul_f64(1.0 + crowd * crowd));
             }
             _ => {}
         }
