@@ -296,7 +296,7 @@ impl Inner {
                 Ok(lease) => lease,
                 Err((error, mut place)) => {
                     let error = OriginError::Connect(error);
-                    self.learn(pass, &mut place, &stack::of_error(&error, false), ask.at);
+                    self.learn(pass, &mut place, &stack::of_error(&error, false), false, ask.at);
                     return Err(Failed { error, request: Some(request) });
                 }
             };
@@ -331,8 +331,9 @@ impl Inner {
             Ok(response) => stack::of_answer(response.status(), response.headers(), &self.env),
             Err(failed) => stack::of_error(&failed.error, lease.reused),
         };
+        let is_there = outcome.as_ref().is_ok_and(|response| stack::is_there(response.status()));
         if let Some(place) = lease.place() {
-            self.learn(pass, place, &verdict, ask.at);
+            self.learn(pass, place, &verdict, is_there, ask.at);
         }
         let response = outcome?;
         self.counts.answers.fetch_add(1, Relaxed);
@@ -344,9 +345,9 @@ impl Inner {
     }
 
     /// The head has come, or will not.
-    fn learn(&self, pass: Pass, place: &mut Place, verdict: &Verdict, from: Tick) {
+    fn learn(&self, pass: Pass, place: &mut Place, verdict: &Verdict, is_there: bool, from: Tick) {
         let span = Span { from, to: self.env.now() };
-        pass.settle(verdict, span);
+        pass.settle(if is_there && *verdict == Verdict::Fault { &Verdict::Final } else { verdict }, span);
         place.learn(verdict, span);
         let ok = matches!(verdict, Verdict::Ok | Verdict::Final);
         if !ok && *verdict != Verdict::Ignored {

@@ -146,6 +146,12 @@ pub(super) fn of_answer(status: StatusCode, headers: &HeaderMap, env: &Env) -> V
     }
 }
 
+/// Whether an origin that answers like this is there itself, whatever is wrong with the request. The breaker is for one that is not:
+/// whoever finds a few URLs that fail must not be able to shut off all the others.
+pub(super) fn is_there(status: StatusCode) -> bool {
+    !matches!(status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
+}
+
 /// What it says that there is none. A connection that was idle and turned out to be closed says nothing: a restart closes
 /// all of them, and is no outage.
 pub(super) fn of_error(error: &OriginError, reused: bool) -> Verdict {

@@ -48,6 +48,22 @@ fn an_answer_that_can_be_read_in_two_ways_is_refused_and_not_kept() {
 }
 
 #[test]
+fn a_few_pages_that_fail_do_not_shut_off_the_others() {
+    run(
+        |asked| match &*asked.target {
+            "/fine" => vec![answer(200, "cache-control: private", "fine")],
+            _ => vec![answer(500, "", "a bug")],
+        },
+        async |world| {
+            for page in 0..20 {
+                world.ask(get(&format!("/{page}"))).await.is(500, "a bug");
+            }
+            world.ask(get("/fine")).await.is(200, "fine");
+        },
+    );
+}
+
+#[test]
 fn bytes_after_an_answer_are_not_the_next_answer() {
     run(
         |asked| match &*asked.target {
