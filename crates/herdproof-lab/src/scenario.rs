@@ -149,6 +149,7 @@ impl Error for UnknownScenario {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{knob::Value, runs::Watch};
 
     #[test]
     fn names_are_unique_and_all_can_be_found() {
@@ -166,6 +167,24 @@ mod tests {
                 assert!(report.passed(), "{} with seed {seed}: {:#?}", scenario.name, report.checks);
             }
         }
+    }
+
+    /// With everything at its least, and with as few as possible for as long and as much as possible.
+    #[test]
+    fn nothing_that_can_be_set_makes_a_scenario_panic() {
+        let is_count = |knob: &Knob| matches!(knob.default, Value::Count(_));
+        let scenarios: Vec<&Scenario> = all().iter().collect();
+        Watch::default().each(&scenarios, |scenario| {
+            for longest in [false, true] {
+                let (knobs, mut settings) = (scenario.knobs(), Settings::new(1));
+                for knob in &knobs {
+                    let value = if longest && !is_count(knob) { knob.most } else { knob.least };
+                    settings.set(&knobs, &format!("{}={value}", knob.name)).expect("both ends can be set");
+                }
+                let report = scenario.run(&settings);
+                assert!(!report.arms.is_empty() && report.passed(), "{}", scenario.name);
+            }
+        });
     }
 
     #[test]

@@ -119,7 +119,7 @@ knobs! {
     /// How many warm instances there are beside one that is new.
     warm_ones: u32 = 9, 0..=50;
     /// How many there are where all are new.
-    all_new: usize = 5, 1..=30;
+    all_new: usize = 5, 1..=20;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {

@@ -35,7 +35,7 @@ enum Way {
 
 knobs! {
     /// How many instances have the job.
-    instances: u64 = 2_000, 1..=50_000;
+    instances: u64 = 2_000, 1..=30_000;
     /// How long it takes.
     job: Duration = SECOND * 20, SECOND..=SECOND * 1_800;
 }
