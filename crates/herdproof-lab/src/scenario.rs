@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn nothing_that_can_be_set_makes_a_scenario_panic() {
         let is_count = |knob: &Knob| matches!(knob.default, Value::Count(_));
-        let scenarios: Vec<&Scenario> = all().iter().collect();
+        let scenarios: Vec<&Scenario> = all().iter().filter(|scenario| !scenario.knobs().is_empty()).collect();
         Watch::default().each(&scenarios, |scenario| {
             for longest in [false, true] {
                 let (knobs, mut settings) = (scenario.knobs(), Settings::new(1));
