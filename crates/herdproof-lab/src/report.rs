@@ -148,7 +148,7 @@ impl Report {
 
     /// The command that gives this report again.
     pub fn replay(&self) -> String {
-        let set: String = self.changed.iter().map(|set| format!(" --set {set}")).collect();
+        let set = self.changed.iter().flat_map(|set| [" --set ", set]).collect::<String>();
         format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
     }
 

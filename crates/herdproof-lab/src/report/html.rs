@@ -68,7 +68,7 @@ impl fmt::Display for Page<'_> {
 }
 
 impl Page<'_> {
-    fn arms(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn arms(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<h2>Arms</h2>\n<div class=\"wide\"><table><thead><tr><th>arm</th>")?;
         for figure in self.0.arms.first().iter().flat_map(|arm| &arm.figures) {
             write!(f, "<th>{}</th>", Plain(figure.title))?;
@@ -84,7 +84,7 @@ impl Page<'_> {
         f.write_str("</tbody></table></div>\n")
     }
 
-    fn pictures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
         let bars = BARS.min(self.0.arms.iter().map(|arm| arm.timeline.bins(end)).max().unwrap_or(1)).max(1);
         let columns: Vec<Vec<u64>> = self.0.arms.iter().map(|arm| arm.timeline.columns(end, bars)).collect();
@@ -100,7 +100,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn picture(&self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
+    fn picture(self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
         let (right, floor) = (WIDTH - 8.0, ABOVE + HEIGHT);
         let bar = (right - LEFT) / columns.len() as f64;
         let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
@@ -152,7 +152,7 @@ impl Page<'_> {
         svg
     }
 
-    fn checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn checks(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<h2>Checks</h2>\n")?;
         if self.0.is_changed() {
             f.write_str("<p>They are about other parameters than these: what does not hold has not failed.</p>\n")?;
@@ -179,7 +179,7 @@ impl Page<'_> {
         f.write_str("</tbody></table></div>\n")
     }
 
-    fn parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn parameters(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<h2>Parameters</h2>\n<div class=\"wide\"><table><tbody>\n")?;
         for parameter in &self.0.parameters {
             writeln!(
