@@ -107,16 +107,20 @@ fn hint(scenario: &Scenario, knobs: &[Knob]) -> String {
 
 /// The report with these arms; with all, if none is named. The checks compare all.
 fn only(mut report: Report, arms: &[String]) -> Result<Report, Failure> {
-    let is_asked_for = |arm: &Arm, asked: &String| arm.name.starts_with(asked.as_str());
-    if let Some(unknown) = arms.iter().find(|asked| !report.arms.iter().any(|arm| is_asked_for(arm, asked))) {
+    let is_named = |asked: &String| report.arms.iter().any(|arm| arm.name.starts_with(asked.as_str()));
+    if let Some(unknown) = arms.iter().find(|asked| !is_named(asked)) {
         let names: Vec<_> = report.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
         return Err(Failure::Usage {
             problem: format!("{} has no arm called {unknown:?}", report.scenario),
             hint: format!("Its arms: {}", names.join(", ")),
         });
     }
-    report.arms.retain(|arm| arms.is_empty() || arms.iter().any(|asked| is_asked_for(arm, asked)));
+    report.arms.retain(|arm| is_wanted(arm, arms));
     Ok(report)
+}
+
+fn is_wanted(arm: &Arm, arms: &[String]) -> bool {
+    arms.is_empty() || arms.iter().any(|asked| arm.name.starts_with(asked.as_str()))
 }
 
 /// Whole or not at all: a page that was there before is replaced when the new one is written.
@@ -129,8 +133,11 @@ fn write_page(file: &Path, report: &Report) -> Result<(), Failure> {
     }
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");
-    fs::write(&beside, page).map_err(failed)?;
-    fs::rename(&beside, file).map_err(failed)
+    fs::write(&beside, page).and_then(|()| fs::rename(&beside, file)).map_err(|error| {
+        // What is not whole is of no use to anybody.
+        fs::remove_file(&beside).ok();
+        failed(error)
+    })
 }
 
 fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
@@ -141,6 +148,7 @@ fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args:
         return Ok(Verdict::Found);
     };
     let shown = only(first.clone(), &args.arm)?;
+    let runs = runs.only(|arm| is_wanted(arm, &args.arm));
     if let Some(file) = &args.html {
         write_page(file, &shown)?;
     }
@@ -174,15 +182,16 @@ struct ArmOver<'a> {
 
 impl<'a> Summary<'a> {
     fn of(runs: &Runs, shown: &'a Report) -> Summary<'a> {
-        let figures = |arm: &'a Arm| {
-            arm.figures.iter().filter_map(|figure| Some((figure.key, runs.spread(arm.name, figure.key)?))).collect()
+        let figures = |at: usize, arm: &'a Arm| {
+            arm.figures.iter().filter_map(|figure| Some((figure.key, runs.spread(at, figure.key)?))).collect()
         };
+        let over = |(at, arm): (usize, &'a Arm)| ArmOver { name: arm.name, figures: figures(at, arm) };
         Summary {
             scenario: shown.scenario,
             seed: shown.seed,
             runs: runs.reports().len(),
             parameters: &shown.parameters,
-            arms: shown.arms.iter().map(|arm| ArmOver { name: arm.name, figures: figures(arm) }).collect(),
+            arms: shown.arms.iter().enumerate().map(over).collect(),
             checks: runs.held(),
         }
     }
@@ -198,10 +207,10 @@ fn table(runs: &Runs, shown: &Report) -> String {
         parameters.join(", "),
         shown.seed
     );
-    for arm in &shown.arms {
+    for (at, arm) in shown.arms.iter().enumerate() {
         let _ = writeln!(text, "\n{}{}{}", BOLD.render(), arm.name, BOLD.render_reset());
         for figure in &arm.figures {
-            if let Some(Spread { median, low, high }) = runs.spread(arm.name, figure.key) {
+            if let Some(Spread { median, low, high }) = runs.spread(at, figure.key) {
                 let [median, low, high] = [median, low, high].map(|value| figure.value.show(value));
                 let _ = writeln!(text, "  {:<14} {median:>12}  {low} to {high}", figure.title);
             }

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     knob::Settings,
-    report::{Report, Source},
+    report::{Arm, Report, Source},
     scenario::Scenario,
 };
 
@@ -107,10 +107,17 @@ impl Runs {
         &self.0
     }
 
-    /// A figure of an arm over all runs.
-    pub fn spread(&self, arm: &str, key: &str) -> Option<Spread> {
-        let of = |report: &Report| report.arms.iter().find(|one| one.name == arm)?.figure(key);
+    /// A figure of an arm over all runs; the arm by its place in each report, as two may have one name (`... with jitter`).
+    pub fn spread(&self, arm: usize, key: &str) -> Option<Spread> {
+        let of = |report: &Report| report.arms.get(arm)?.figure(key);
         Spread::of(self.0.iter().filter_map(of).collect())
+    }
+
+    /// The same without the arms that are not wanted.
+    #[must_use]
+    pub fn only(mut self, is_wanted: impl Fn(&Arm) -> bool) -> Runs {
+        self.0.iter_mut().for_each(|report| report.arms.retain(&is_wanted));
+        self
     }
 
     /// Each claim, and in how many runs it held.
@@ -155,8 +162,12 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::find;
+    use crate::{find, report::Figure, timeline::Timeline};
+
+    const SEC: Duration = Duration::from_secs(1);
 
     #[test]
     fn the_interval_of_a_median_leaves_out_as_many_as_the_tables_say() {
@@ -177,6 +188,16 @@ mod tests {
         let seeds: Vec<u64> = runs.reports().iter().map(|report| report.seed).collect();
         assert_eq!(seeds, [u64::MAX, 0, 1, 2, 3, 4, 5, 6]);
         assert!(runs.held().iter().all(|held| (held.held, held.runs) == (8, 8)));
+    }
+
+    #[test]
+    fn two_arms_of_one_name_are_two() {
+        let arm = |calls| Arm::new("... with jitter", vec![Figure::count("calls", "calls", calls)], Timeline::new(SEC));
+        let other = Arm::new("naive", vec![], Timeline::new(SEC));
+        let report = Report { arms: vec![other, arm(1), arm(5)], ..Report::default() };
+        let runs = Runs(vec![report]).only(|arm| arm.name.starts_with("..."));
+        let median = |arm| runs.spread(arm, "calls").map(|spread| spread.median.to_string());
+        assert_eq!([median(0), median(1), median(2)], [Some("1".into()), Some("5".into()), None]);
     }
 
     #[test]
