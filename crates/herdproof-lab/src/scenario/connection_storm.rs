@@ -53,15 +53,15 @@ struct Storm {
 
 knobs! {
     /// How many clients lose their connection.
-    clients: u64 = 10_000, 1..=20_000;
+    clients: u64 = 10_000, 1..=100_000;
     /// How many handshakes the server makes at a time.
     cores: usize = 8, 1..=256;
     /// How long one takes.
     handshake: Duration = Duration::from_millis(16), Duration::from_millis(1)..=Duration::from_secs(1);
     /// How long the accept queue is.
-    queue: usize = 410, 1..=20_000;
+    queue: usize = 410, 1..=100_000;
     /// How long it is where it is too long.
-    long_queue: usize = 2_000, 1..=20_000;
+    long_queue: usize = 2_000, 1..=100_000;
     /// How long a client waits for its connection.
     timeout: Duration = Duration::from_secs(2), Duration::from_secs(1)..=Duration::from_secs(30);
 }
