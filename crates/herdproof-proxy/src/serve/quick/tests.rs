@@ -1,3 +1,5 @@
+//! What is told apart by its bytes alone, and that the long way would tell it apart in the same way.
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use proptest::{collection::vec, prelude::*, sample::select};
 
