@@ -17,6 +17,7 @@ mod crowd;
 mod demo;
 mod knob;
 mod nearest;
+mod network;
 mod origin;
 mod picture;
 pub mod real;

@@ -20,6 +20,7 @@ mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod occ;
 mod outlier_ejection;
 mod polling;
 mod priority_shedding;
@@ -71,6 +72,7 @@ const CATALOGUE: &[Scenario] = &[
     retry_wall::SCENARIO,
     retry_storm::SCENARIO,
     retry_chain::SCENARIO,
+    occ::SCENARIO,
     metastable::SCENARIO,
     bathtub::SCENARIO,
     shed_and_return::SCENARIO,
