@@ -10,6 +10,7 @@ mod cold_cache;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod election;
 mod flash_sale;
 mod fleet_stampede;
 mod hedging;
@@ -101,6 +102,7 @@ const CATALOGUE: &[Scenario] = &[
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,
+    election::SCENARIO,
     autoscale::SCENARIO,
     cold_instance::SCENARIO,
 ];
