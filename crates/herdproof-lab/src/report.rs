@@ -31,6 +31,9 @@ pub struct Report {
     /// How much time the pictures show at least.
     #[serde(skip)]
     pub span: Duration,
+    /// What the pictures are over, where that is not time.
+    #[serde(rename = "bins", skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
     /// What happened when, beside what is counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
@@ -47,6 +50,17 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it was.
     pub value: String,
+}
+
+/// What the bins of a picture are, where they are not calls over time: bin `n`, from one, is at `n` steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Steps {
+    /// What is counted.
+    pub shows: &'static str,
+    /// What it is over.
+    pub over: &'static str,
+    /// How far it is from one bin to the next.
+    pub step: f64,
 }
 
 /// Something that happened in all arms at the same time: an outage, a deploy, an expiry.
@@ -150,6 +164,18 @@ impl Report {
     pub fn replay(&self) -> String {
         let set = self.changed.iter().flat_map(|set| [" --set ", set]).collect::<String>();
         format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
+    }
+
+    /// Each arm's picture in so many columns; those of steps are as wide as they come out.
+    fn columns(&self, width: usize) -> Vec<Vec<u64>> {
+        let end = self.end();
+        let stretched =
+            |counts: &[u64]| (0..width).filter_map(|at| counts.get(at * counts.len() / width).copied()).collect();
+        let columns = |arm: &Arm| match self.steps {
+            None => arm.timeline.columns(end, width),
+            Some(_) => stretched(arm.timeline.counts()),
+        };
+        self.arms.iter().map(columns).collect()
     }
 
     /// When the pictures end.

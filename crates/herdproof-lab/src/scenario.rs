@@ -13,6 +13,7 @@ mod cron;
 mod election;
 mod flash_sale;
 mod fleet_stampede;
+mod goodput;
 mod hedging;
 mod hot_key;
 mod impatient;
@@ -76,6 +77,7 @@ const CATALOGUE: &[Scenario] = &[
     occ::SCENARIO,
     metastable::SCENARIO,
     bathtub::SCENARIO,
+    goodput::SCENARIO,
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
