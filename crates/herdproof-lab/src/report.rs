@@ -333,6 +333,17 @@ mod tests {
     }
 
     #[test]
+    fn a_picture_over_steps_fills_its_width_and_says_what_it_is_over() {
+        let arm = Arm::new("naive", vec![], Timeline::of(Duration::from_secs(1), vec![7, 3]));
+        let steps = Some(Steps { shows: "answers", over: "load", step: 0.5 });
+        let report = Report { arms: vec![arm], steps, ..Report::default() };
+        assert_eq!((report.columns(5), report.columns(2)), (vec![vec![7, 7, 7, 3, 3]], vec![vec![7, 3]]));
+        let (text, page) = (report.to_string(), report.page().to_string());
+        assert!(text.contains("answers over load; a full column is 7") && !text.contains(" ms"), "{text}");
+        assert!(page.contains("answers over load") && page.contains("7 at 0.5") && page.contains("3 at 1<"), "{page}");
+    }
+
+    #[test]
     fn a_claim_that_does_not_hold_fails_the_report() {
         let claims = [
             Check::equal(Source::Article, "calls", &500, &499),

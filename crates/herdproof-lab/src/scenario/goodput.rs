@@ -47,7 +47,7 @@ knobs! {
     /// How many calls the service works on at a time.
     workers: u32 = 10, 1..=20;
     /// How long it takes for one, on average.
-    service_time: Duration = SEC / 10, SEC / 50..=SEC;
+    service_time: Duration = SEC / 10, SEC / 20..=SEC;
     /// How long callers wait.
     patience: Duration = SEC, SEC / 10..=SEC * 10;
 }
