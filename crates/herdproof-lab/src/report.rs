@@ -31,6 +31,9 @@ pub struct Report {
     /// How much time the pictures show at least.
     #[serde(skip)]
     pub span: Duration,
+    /// What the pictures are over, where that is not time.
+    #[serde(rename = "bins", skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
     /// What happened when, beside what is counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
@@ -47,6 +50,17 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it was.
     pub value: String,
+}
+
+/// What the bins of a picture are, where they are not calls over time: bin `n`, from one, is at `n` steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Steps {
+    /// What is counted.
+    pub shows: &'static str,
+    /// What it is over.
+    pub over: &'static str,
+    /// How far it is from one bin to the next.
+    pub step: f64,
 }
 
 /// Something that happened in all arms at the same time: an outage, a deploy, an expiry.
@@ -150,6 +164,18 @@ impl Report {
     pub fn replay(&self) -> String {
         let set = self.changed.iter().flat_map(|set| [" --set ", set]).collect::<String>();
         format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
+    }
+
+    /// Each arm's picture in so many columns; those of steps are as wide as they come out.
+    fn columns(&self, width: usize) -> Vec<Vec<u64>> {
+        let end = self.end();
+        let stretched =
+            |counts: &[u64]| (0..width).filter_map(|at| counts.get(at * counts.len() / width).copied()).collect();
+        let columns = |arm: &Arm| match self.steps {
+            None => arm.timeline.columns(end, width),
+            Some(_) => stretched(arm.timeline.counts()),
+        };
+        self.arms.iter().map(columns).collect()
     }
 
     /// When the pictures end.
@@ -304,6 +330,17 @@ mod tests {
     fn a_time_is_said_in_the_unit_one_would_choose() {
         let said = [0, 80, 1_500, 60_000, 90_000, 300_000, 3_600_000].map(|ms| say(Duration::from_millis(ms)));
         assert_eq!(said, ["0 s", "80 ms", "1.5 s", "60 s", "90 s", "5 min", "1 h"]);
+    }
+
+    #[test]
+    fn a_picture_over_steps_fills_its_width_and_says_what_it_is_over() {
+        let arm = Arm::new("naive", vec![], Timeline::of(Duration::from_secs(1), vec![7, 3]));
+        let steps = Some(Steps { shows: "answers", over: "load", step: 0.5 });
+        let report = Report { arms: vec![arm], steps, ..Report::default() };
+        assert_eq!((report.columns(5), report.columns(2)), (vec![vec![7, 7, 7, 3, 3]], vec![vec![7, 3]]));
+        let (text, page) = (report.to_string(), report.page().to_string());
+        assert!(text.contains("answers over load; a full column is 7") && !text.contains(" ms"), "{text}");
+        assert!(page.contains("answers over load") && page.contains("7 at 0.5") && page.contains("3 at 1<"), "{page}");
     }
 
     #[test]

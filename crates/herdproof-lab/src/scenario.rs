@@ -10,8 +10,10 @@ mod cold_cache;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod election;
 mod flash_sale;
 mod fleet_stampede;
+mod goodput;
 mod hedging;
 mod hot_key;
 mod impatient;
@@ -20,6 +22,7 @@ mod laws;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod occ;
 mod outlier_ejection;
 mod polling;
 mod priority_shedding;
@@ -71,8 +74,10 @@ const CATALOGUE: &[Scenario] = &[
     retry_wall::SCENARIO,
     retry_storm::SCENARIO,
     retry_chain::SCENARIO,
+    occ::SCENARIO,
     metastable::SCENARIO,
     bathtub::SCENARIO,
+    goodput::SCENARIO,
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
@@ -99,6 +104,7 @@ const CATALOGUE: &[Scenario] = &[
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,
+    election::SCENARIO,
     autoscale::SCENARIO,
     cold_instance::SCENARIO,
 ];

@@ -10,7 +10,7 @@ use herdproof::{Env, env::Rng};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::timeline::Timeline;
+use crate::{network::normal, timeline::Timeline};
 
 /// A simulated service. Clones share; what it can do may be changed while it runs.
 #[derive(Clone, Debug)]
@@ -118,10 +118,7 @@ impl Times {
             Times::Constant => 1.0,
             Times::Exponential => -unit().ln(),
             Times::Pareto { shape } => (shape - 1.0) / shape * unit().powf(-1.0 / shape),
-            Times::LogNormal { sigma } => {
-                let normal = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-                (sigma * normal - sigma * sigma / 2.0).exp()
-            }
+            Times::LogNormal { sigma } => (sigma * normal(rng) - sigma * sigma / 2.0).exp(),
             Times::Bimodal { share, longer } => {
                 let short = 1.0 / (1.0 + share * (longer - 1.0));
                 if rng.chance(share) { longer * short } else { short }
