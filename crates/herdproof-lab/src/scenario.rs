@@ -4,6 +4,7 @@ mod adaptive_limits;
 mod autoscale;
 mod bathtub;
 mod breaker_reclose;
+mod bulkhead;
 mod callers;
 mod cascade;
 mod cold_cache;
@@ -82,6 +83,7 @@ const CATALOGUE: &[Scenario] = &[
     adaptive_limits::SCENARIO,
     unseen_plants::SCENARIO,
     hedging::SCENARIO,
+    bulkhead::SCENARIO,
     hot_key::SCENARIO,
     shared_failure::SCENARIO,
     slow_leader::SCENARIO,
