@@ -4,6 +4,7 @@ mod adaptive_limits;
 mod autoscale;
 mod bathtub;
 mod breaker_reclose;
+mod broadcast;
 mod bulkhead;
 mod callers;
 mod cascade;
@@ -101,6 +102,7 @@ const CATALOGUE: &[Scenario] = &[
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,
+    broadcast::SCENARIO,
     autoscale::SCENARIO,
     cold_instance::SCENARIO,
 ];
