@@ -19,6 +19,7 @@ mod hot_key;
 mod impatient;
 mod keyed_mutex;
 mod laws;
+mod leases;
 mod limiter_refill;
 mod marks;
 mod metastable;
@@ -91,6 +92,7 @@ const CATALOGUE: &[Scenario] = &[
     keyed_mutex::SCENARIO,
     stampede::SCENARIO,
     fleet_stampede::SCENARIO,
+    leases::SCENARIO,
     xfetch::SCENARIO,
     ttl_jitter::SCENARIO,
     swr::SCENARIO,
