@@ -16,6 +16,7 @@ mod flash_sale;
 mod fleet_stampede;
 mod hedging;
 mod hot_key;
+mod hot_shard;
 mod impatient;
 mod keyed_mutex;
 mod laws;
@@ -30,6 +31,7 @@ mod readers;
 mod retry_chain;
 mod retry_storm;
 mod retry_wall;
+mod shards;
 mod shared_failure;
 mod shed_and_return;
 mod slow_leader;
@@ -87,6 +89,7 @@ const CATALOGUE: &[Scenario] = &[
     hedging::SCENARIO,
     bulkhead::SCENARIO,
     hot_key::SCENARIO,
+    hot_shard::SCENARIO,
     shared_failure::SCENARIO,
     slow_leader::SCENARIO,
     keyed_mutex::SCENARIO,
