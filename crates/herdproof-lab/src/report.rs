@@ -72,6 +72,19 @@ pub struct Arm {
     /// The calls over time.
     #[serde(rename = "calls_per_bin", serialize_with = "counts")]
     pub timeline: Timeline,
+    /// The layers that a herd went through, each with its own calls; none where there is only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<Lane>,
+}
+
+/// The calls at one of several layers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lane {
+    /// Which layer it is; every arm of a report has the same lanes in the same order.
+    pub name: &'static str,
+    /// Its calls over time.
+    #[serde(rename = "calls_per_bin", serialize_with = "counts")]
+    pub timeline: Timeline,
 }
 
 /// One thing that was measured.
@@ -154,14 +167,45 @@ impl Report {
 
     /// When the pictures end.
     fn end(&self) -> Duration {
-        self.arms.iter().map(|arm| arm.timeline.end()).max().unwrap_or_default().max(self.span)
+        let shown = self.arms.iter().flat_map(Arm::shown);
+        shown.map(|(_, timeline)| timeline.end()).max().unwrap_or_default().max(self.span)
+    }
+
+    /// The most in one of so many columns, for each lane over all arms: what fills its picture.
+    fn tops(&self, end: Duration, columns: usize) -> Vec<u64> {
+        let mut tops = Vec::new();
+        for arm in &self.arms {
+            for (at, (_, timeline)) in arm.shown().into_iter().enumerate() {
+                let most = timeline.columns(end, columns).into_iter().max().unwrap_or(0);
+                match tops.get_mut(at) {
+                    Some(top) => *top = most.max(*top),
+                    None => tops.push(most.max(1)),
+                }
+            }
+        }
+        tops
     }
 }
 
 impl Arm {
     /// An arm with these figures and calls.
     pub fn new(name: &'static str, figures: Vec<Figure>, timeline: Timeline) -> Arm {
-        Arm { name, figures, shape: timeline.shape(), timeline }
+        Arm { name, figures, shape: timeline.shape(), timeline, lanes: Vec::new() }
+    }
+
+    /// With the layers it went through, which are shown one above another instead of the calls.
+    #[must_use]
+    pub fn lanes(mut self, lanes: Vec<Lane>) -> Arm {
+        self.lanes = lanes;
+        self
+    }
+
+    /// What its picture shows: its lanes, or its calls.
+    fn shown(&self) -> Vec<(&'static str, &Timeline)> {
+        if self.lanes.is_empty() {
+            return vec![("", &self.timeline)];
+        }
+        self.lanes.iter().map(|lane| (lane.name, &lane.timeline)).collect()
     }
 
     /// The figure under this key.

@@ -12,6 +12,7 @@ mod cold_cache;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod cross_layer;
 mod flash_sale;
 mod fleet_stampede;
 mod hedging;
@@ -104,6 +105,7 @@ const CATALOGUE: &[Scenario] = &[
     cascade::SCENARIO,
     flash_sale::SCENARIO,
     connection_storm::SCENARIO,
+    cross_layer::SCENARIO,
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,

@@ -86,29 +86,43 @@ impl Page<'_> {
 
     fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
-        let bars = BARS.min(self.0.arms.iter().map(|arm| arm.timeline.bins(end)).max().unwrap_or(1)).max(1);
-        let columns: Vec<Vec<u64>> = self.0.arms.iter().map(|arm| arm.timeline.columns(end, bars)).collect();
-        let top = columns.iter().flatten().copied().max().unwrap_or(1).max(1);
+        let bins = self.0.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
+        let bars = BARS.min(bins.unwrap_or(1)).max(1);
+        let tops = self.0.tops(end, bars);
+        let (what, scale) = match tops.len() {
+            ..2 => ("the origin", "All on one scale"),
+            _ => ("each layer", "Each layer on one scale for all arms"),
+        };
         writeln!(
             f,
-            "<h2>Calls at the origin over time</h2>\n<p class=\"soft\">All on one scale; a bar is {:.1} ms.</p>",
+            "<h2>Calls at {what} over time</h2>\n<p class=\"soft\">{scale}; a bar is {:.1} ms.</p>",
             millis(end) / bars as f64
         )?;
-        for (arm, columns) in self.0.arms.iter().zip(&columns) {
-            writeln!(f, "<h3>{}</h3>\n{}", Plain(arm.name), self.picture(arm, columns, top, end))?;
+        for arm in &self.0.arms {
+            writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
+            for ((lane, timeline), top) in arm.shown().into_iter().zip(&tops) {
+                let columns = timeline.columns(end, bars);
+                // Lanes are lower, so that all of an arm are seen at once.
+                let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
+                if !lane.is_empty() {
+                    writeln!(f, "<p class=\"soft\">{}</p>", Plain(lane))?;
+                }
+                writeln!(f, "{}", self.picture(arm, lane, &columns, *top, end, height))?;
+            }
         }
         Ok(())
     }
 
-    fn picture(self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
-        let (right, floor) = (WIDTH - 8.0, ABOVE + HEIGHT);
+    fn picture(self, arm: &Arm, lane: &str, columns: &[u64], top: u64, end: Duration, high: f64) -> String {
+        let (right, floor) = (WIDTH - 8.0, ABOVE + high);
+        let label = if lane.is_empty() { arm.shape.as_str() } else { lane };
         let bar = (right - LEFT) / columns.len() as f64;
         let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}: {}\">",
             floor + BELOW,
             Plain(arm.name),
-            Plain(arm.shape.as_str())
+            Plain(label)
         );
         // Strings take everything.
         let _ = write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>");
@@ -116,7 +130,7 @@ impl Page<'_> {
         let _ = write!(svg, "<text x=\"{}\" y=\"{floor}\" text-anchor=\"end\">0</text>", LEFT - 6.0);
         for (at, count) in columns.iter().enumerate().filter(|(_, count)| **count > 0) {
             // Any count at all shows.
-            let height = (HEIGHT * *count as f64 / top as f64).max(1.0);
+            let height = (high * *count as f64 / top as f64).max(1.0);
             let from = LEFT + bar * at as f64;
             let began = millis(end) / columns.len() as f64 * at as f64;
             let _ = write!(

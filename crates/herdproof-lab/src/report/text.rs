@@ -17,19 +17,30 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         let end = self.end();
-        let pictures: Vec<Vec<u64>> = self.arms.iter().map(|arm| arm.timeline.columns(end, WIDTH)).collect();
-        let top = pictures.iter().flatten().copied().max().unwrap_or(1).max(1);
-        for (arm, columns) in self.arms.iter().zip(&pictures) {
+        let tops = self.tops(end, WIDTH);
+        for arm in &self.arms {
             write!(f, "{:<names$}", arm.name)?;
             for figure in &arm.figures {
                 write!(f, " {:>12}", figure.value)?;
             }
             writeln!(f)?;
-            f.write_str(&picture(columns, top, HEIGHT, arm.shape.as_str()))?;
+            for ((lane, timeline), top) in arm.shown().into_iter().zip(&tops) {
+                let (height, note) = if lane.is_empty() { (HEIGHT, arm.shape.as_str()) } else { (1, lane) };
+                f.write_str(&picture(&timeline.columns(end, WIDTH), *top, height, note))?;
+            }
         }
         let column = millis(end) / WIDTH as f64;
         f.write_str(&axis(millis(end)))?;
-        writeln!(f, "  (calls at the origin; a full column is {top} in {column:.1} ms)\n")?;
+        match &tops[..] {
+            [] | [_] => {
+                let top = tops.first().unwrap_or(&1);
+                writeln!(f, "  (calls at the origin; a full column is {top} in {column:.1} ms)\n")?;
+            }
+            lanes => {
+                let full: Vec<String> = lanes.iter().map(u64::to_string).collect();
+                writeln!(f, "  (calls at each layer; full columns are {} in {column:.1} ms)\n", full.join(", "))?;
+            }
+        }
         writeln!(f, "Checks")?;
         for check in &self.checks {
             let mark = match (check.passed, self.is_changed()) {
