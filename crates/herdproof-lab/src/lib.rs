@@ -33,7 +33,7 @@ pub use arrivals::poisson;
 pub use demo::{Comparison, Demo, Outcome, Way};
 pub use knob::{BadSetting, Knob, Settings, Value};
 pub use origin::Origin;
-pub use report::{Arm, Check, Figure, Mark, Page, Parameter, Report, Source, Steps};
+pub use report::{Arm, Check, Figure, Lane, Mark, Page, Parameter, Report, Source, Steps};
 pub use runs::{Held, Runs, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};

@@ -7,7 +7,7 @@ use std::{
 
 use herdproof_proxy::settings::show_time;
 
-use super::{Arm, Report, Steps, millis};
+use super::{Arm, Report, Steps, millis, tops};
 
 /// How many bars a picture has at most.
 const BARS: usize = 240;
@@ -86,29 +86,42 @@ impl Page<'_> {
 
     fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
-        let bars = BARS.min(self.0.arms.iter().map(|arm| arm.timeline.bins(end)).max().unwrap_or(1)).max(1);
-        let columns = self.0.columns(bars);
-        let top = columns.iter().flatten().copied().max().unwrap_or(1).max(1);
+        let bins = self.0.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
+        let bars = BARS.min(bins.unwrap_or(1)).max(1);
+        let pictures = self.0.pictures(bars);
+        let tops = tops(&pictures);
         let (title, bar) = match self.0.steps {
-            None => ("Calls at the origin over time".to_owned(), format!("{:.1} ms", millis(end) / bars as f64)),
-            Some(Steps { shows, over, step }) => (format!("{shows} over {over}"), step.to_string()),
+            None if tops.len() < 2 => ("Calls at the origin over time".to_owned(), None),
+            None => ("Calls at each layer over time".to_owned(), None),
+            Some(Steps { shows, over, step }) => (format!("{shows} over {over}"), Some(step.to_string())),
         };
-        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">All on one scale; a bar is {bar}.</p>", Plain(&title))?;
-        for (arm, columns) in self.0.arms.iter().zip(&columns) {
-            writeln!(f, "<h3>{}</h3>\n{}", Plain(arm.name), self.picture(arm, columns, top, end))?;
+        let scale = if tops.len() < 2 { "All on one scale" } else { "Each layer on one scale for all arms" };
+        let bar = bar.unwrap_or_else(|| format!("{:.1} ms", millis(end) / bars as f64));
+        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&title))?;
+        for (arm, lanes) in self.0.arms.iter().zip(&pictures) {
+            writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
+            for ((lane, columns), top) in lanes.iter().zip(&tops) {
+                // Lanes are lower, so that all of an arm are seen at once.
+                let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
+                if !lane.is_empty() {
+                    writeln!(f, "<p class=\"soft\">{}</p>", Plain(lane))?;
+                }
+                writeln!(f, "{}", self.picture(arm, lane, columns, *top, end, height))?;
+            }
         }
         Ok(())
     }
 
-    fn picture(self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
-        let (right, floor) = (WIDTH - 8.0, ABOVE + HEIGHT);
+    fn picture(self, arm: &Arm, lane: &str, columns: &[u64], top: u64, end: Duration, high: f64) -> String {
+        let (right, floor) = (WIDTH - 8.0, ABOVE + high);
+        let label = if lane.is_empty() { arm.shape.as_str() } else { lane };
         let bar = (right - LEFT) / columns.len() as f64;
         let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}: {}\">",
             floor + BELOW,
             Plain(arm.name),
-            Plain(arm.shape.as_str())
+            Plain(label)
         );
         // Strings take everything.
         let _ = write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>");
@@ -116,7 +129,7 @@ impl Page<'_> {
         let _ = write!(svg, "<text x=\"{}\" y=\"{floor}\" text-anchor=\"end\">0</text>", LEFT - 6.0);
         for (at, count) in columns.iter().enumerate().filter(|(_, count)| **count > 0) {
             // Any count at all shows.
-            let height = (HEIGHT * *count as f64 / top as f64).max(1.0);
+            let height = (high * *count as f64 / top as f64).max(1.0);
             let from = LEFT + bar * at as f64;
             let place = match self.0.steps {
                 None => format!("from {:.1} ms", millis(end) / columns.len() as f64 * at as f64),
