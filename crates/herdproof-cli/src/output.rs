@@ -1,5 +1,6 @@
 //! The only place that prints, and that turns an ending into an exit code.
 
+mod file;
 mod progress;
 
 use std::{
@@ -11,6 +12,7 @@ use std::{
 
 use serde::Serialize;
 
+pub(crate) use file::write_whole;
 pub(crate) use progress::Progress;
 
 use crate::{Done, Verdict};
@@ -30,6 +32,11 @@ pub(crate) enum Failure {
 impl Output {
     pub(crate) fn new() -> Output {
         Output(anstream::AutoStream::auto(io::stdout().lock()))
+    }
+
+    /// Whether what is printed may have colours.
+    pub(crate) fn is_coloured(&self) -> bool {
+        self.0.current_choice() != anstream::ColorChoice::Never
     }
 
     /// Prints text that ends with a newline of its own.

@@ -42,6 +42,8 @@ pub struct Settings {
     /// What everything random follows from.
     pub seed: u64,
     changes: Vec<(&'static str, Value)>,
+    /// Without claims that take runs of their own.
+    bare: bool,
 }
 
 /// Why a knob cannot be turned like that.
@@ -106,13 +108,13 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new() }
+        Settings { seed, changes: Vec::new(), bare: false }
     }
 
     /// The same with another seed.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Settings {
-        Settings { seed, changes: self.changes.clone() }
+        Settings { seed, ..self.clone() }
     }
 
     /// Whether something is not as it is in the catalogue.
@@ -131,11 +133,33 @@ impl Settings {
         let value = knob
             .read(value.trim())
             .ok_or_else(|| BadSetting::Impossible { said: value.trim().to_owned(), knob: knob.clone() })?;
+        self.turn(knob, value);
+        Ok(())
+    }
+
+    /// Changes this knob to a value that it can have.
+    pub(crate) fn turn(&mut self, knob: &Knob, value: Value) {
         self.changes.retain(|(changed, _)| *changed != knob.name);
         if value != knob.default {
             self.changes.push((knob.name, value));
         }
-        Ok(())
+    }
+
+    /// The same for one of many runs of which only the figures of its arms are wanted. A scenario need not make what takes runs of
+    /// its own, such as a claim about a thousand seeds.
+    #[must_use]
+    pub(crate) fn bare(&self) -> Settings {
+        Settings { bare: true, ..self.clone() }
+    }
+
+    /// Whether only the figures of the arms are wanted.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.bare
+    }
+
+    /// Whether this one is.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.changed(name).is_some()
     }
 
     /// What was changed, as it is set.
@@ -160,7 +184,7 @@ impl Settings {
 
 impl Knob {
     /// A value of this knob's kind and within its range.
-    fn read(&self, text: &str) -> Option<Value> {
+    pub(crate) fn read(&self, text: &str) -> Option<Value> {
         let value = match self.default {
             Value::Count(_) => Value::Count(text.replace('_', "").parse().ok()?),
             Value::Time(_) => Value::Time(parse_time(text).ok()?),

@@ -7,3 +7,4 @@ mod manual;
 mod proxy;
 mod reference;
 mod run;
+mod sweep;

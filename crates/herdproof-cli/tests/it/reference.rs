@@ -38,6 +38,8 @@ fn the_command_line_reference_is_what_help_says() {
         &["lab"],
         &["lab", "list"],
         &["lab", "run"],
+        &["lab", "sweep"],
+        &["lab", "table"],
         &["lab", "verify"],
         &["completions"],
         &["man"],

@@ -158,8 +158,15 @@ fn arm(knobs: Knobs, name: &'static str, marks: &Marks) -> Arm {
         Figure::number("synchrony_1", "in step: 1st", marks.synchrony(1, PERIOD)),
         Figure::number("synchrony_24", "24th", marks.synchrony(24, PERIOD)),
         Figure::number("synchrony_50", "50th", marks.synchrony(50, PERIOD)),
+        Figure::count("refreshed_late", "too late", late(marks)),
     ];
     Arm::new(name, figures, marks.timeline_until(SHOWN, MINUTE * 15))
+}
+
+/// How many tokens were refreshed when their life was over already.
+fn late(marks: &Marks) -> u64 {
+    let of_each = marks.each(|person| person.windows(2).filter(|pair| pair[1] - pair[0] > PERIOD).count() as u64);
+    of_each.into_iter().sum()
 }
 
 /// The busiest minute of the hour around hour `hour`, relative to the mean minute.
