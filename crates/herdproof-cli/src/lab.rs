@@ -1,5 +1,7 @@
 //! `herdproof lab`: the catalogue of experiments, running one, and putting every claim to the test.
 
+mod ask;
+mod log;
 mod sweep;
 mod table;
 mod watched;
@@ -14,6 +16,7 @@ use crate::{
     args::RunArgs,
     output::{Failure, Output, write_whole},
 };
+pub(crate) use ask::ask;
 pub(crate) use sweep::sweep;
 pub(crate) use table::table;
 use watched::watched;
@@ -67,6 +70,12 @@ pub(crate) fn list(output: &mut Output, json: bool) -> Done {
 pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     let scenario = find(&args.name)?;
     let settings = settings(scenario, args.seed, &args.set)?;
+    if let Some(file) = &args.log {
+        log::write(output, scenario, &settings, file, args)?;
+        if log::is_stdout(file) {
+            return Ok(Verdict::Fine);
+        }
+    }
     if args.runs > 1 {
         return run_many(output, scenario, &settings, args);
     }

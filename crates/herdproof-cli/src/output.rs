@@ -44,6 +44,11 @@ impl Output {
         write!(self.0, "{text}").map_err(stdout)
     }
 
+    /// Prints the beginning of a line that somebody is to end.
+    pub(crate) fn prompt(&mut self, text: impl Display) -> Result<(), Failure> {
+        write!(self.0, "{text}").and_then(|()| self.0.flush()).map_err(stdout)
+    }
+
     /// Prints one line of JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let line = serde_json::to_string(value).map_err(|error| stdout(error.into()))?;

@@ -8,7 +8,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
-use crate::nearest::nearest;
+use crate::{log::Tap, nearest::nearest};
 
 /// A number that a scenario is run with.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +44,8 @@ pub struct Settings {
     changes: Vec<(&'static str, Value)>,
     /// Without claims that take runs of their own.
     bare: bool,
+    /// Which arm is listened to, by its place, and where to.
+    tap: Option<(usize, Tap)>,
 }
 
 /// Why a knob cannot be turned like that.
@@ -108,7 +110,7 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false }
+        Settings { seed, changes: Vec::new(), bare: false, tap: None }
     }
 
     /// The same with another seed.
@@ -160,6 +162,16 @@ impl Settings {
     /// Whether this one is.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.changed(name).is_some()
+    }
+
+    /// The same for a run of which the requests of one arm are written down.
+    pub(crate) fn listening(&self, arm: usize, tap: &Tap) -> Settings {
+        Settings { tap: Some((arm, tap.clone())), ..self.clone() }
+    }
+
+    /// Where the requests of this arm are written down: nowhere, unless it is the one that is listened to.
+    pub(crate) fn tap(&self, arm: usize) -> Tap {
+        self.tap.as_ref().filter(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
     }
 
     /// What was changed, as it is set.

@@ -4,19 +4,19 @@
 //! latency, risks wrong answers. Such a table is easy to write and hard to believe. Here every cell is two arms of a scenario and
 //! one of their figures, put beside each other by a rule, and a cell that nothing here can measure says so.
 
-use std::collections::BTreeMap;
-
 use serde::{Serialize, Serializer};
 
 use crate::{
-    knob::Settings,
-    report::{Arm, Measured, Report},
+    look::{Look, Reports, Seen, reports, runs_for},
+    report::Measured,
     runs::Watch,
-    scenario::find,
 };
 
 mod cells;
+mod page;
 mod text;
+
+pub use page::TablePage;
 
 /// What is asked of every technique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -104,17 +104,8 @@ pub struct Side {
 /// What is compared for a cell.
 #[derive(Clone, Copy, Debug)]
 struct Compared {
-    scenario: &'static str,
-    without: Place,
-    with: Place,
-    figure: &'static str,
-}
-
-/// An arm, by its name or the beginning of it, with a parameter changed or none.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    arm: &'static str,
-    set: Option<&'static str>,
+    without: Look,
+    with: Look,
 }
 
 /// How a cell is filled.
@@ -173,37 +164,17 @@ pub fn table_runs() -> usize {
 
 /// Measures every cell on this seed, on all processors; nothing if the watch was stopped before all runs were begun.
 pub fn table(seed: u64, watch: &Watch) -> Option<Table> {
-    let wanted = wanted();
-    let reports = watch.each(&wanted, |(scenario, set)| run(scenario, *set, seed));
-    let reports: Option<BTreeMap<_, Report>> =
-        wanted.iter().zip(reports).map(|(key, report)| Some((*key, report.flatten()?))).collect();
-    let reports = reports?;
+    let reports = reports(&wanted(), seed, watch)?;
     let techniques = cells::TECHNIQUES.iter().map(|technique| technique.measured(seed, &reports)).collect();
     Some(Table { seed, rules: Property::ALL, techniques })
 }
 
-type Reports = BTreeMap<(&'static str, Option<&'static str>), Report>;
-
 /// Every run that a cell is made of, once.
 fn wanted() -> Vec<(&'static str, Option<&'static str>)> {
-    let mut wanted: Vec<_> = cells::TECHNIQUES
-        .iter()
-        .flat_map(|technique| technique.cells)
-        .filter_map(|plan| if let Plan::Measured { compared, .. } = plan { Some(compared) } else { None })
-        .flat_map(|compared| [compared.without, compared.with].map(|place| (compared.scenario, place.set)))
-        .collect();
-    wanted.sort_unstable();
-    wanted.dedup();
-    wanted
-}
-
-fn run(scenario: &str, set: Option<&str>, seed: u64) -> Option<Report> {
-    let scenario = find(scenario).ok()?;
-    let mut settings = Settings::new(seed);
-    if let Some(text) = set {
-        settings.set(&scenario.knobs(), text).ok()?;
-    }
-    Some(scenario.run(&settings.bare()))
+    let plans = cells::TECHNIQUES.iter().flat_map(|technique| technique.cells);
+    let compared =
+        plans.filter_map(|plan| if let Plan::Measured { compared, .. } = plan { Some(compared) } else { None });
+    runs_for(compared.flat_map(|compared| [compared.without, compared.with]))
 }
 
 impl Technique {
@@ -224,17 +195,13 @@ impl Technique {
 
 impl Compared {
     fn measured(&self, seed: u64, reports: &Reports) -> Option<Evidence> {
-        let side = |place: Place| {
-            let report = reports.get(&(self.scenario, place.set))?;
-            let arm: &Arm = report.arms.iter().find(|arm| arm.name.starts_with(place.arm))?;
-            let value = arm.figures.iter().find(|figure| figure.key == self.figure)?.value;
-            let set = place.set.map(|set| format!(" --set {set}")).unwrap_or_default();
-            let again = format!("herdproof lab run {}{set} --seed {seed} --arm \"{}\"", self.scenario, arm.name);
-            Some(Side { arm: arm.name, set: place.set, value, again })
+        let side = |look: Look| {
+            let Seen { arm, value, again } = look.seen(seed, reports)?;
+            Some(Side { arm, set: look.set, value, again })
         };
         Some(Evidence {
-            scenario: self.scenario,
-            figure: self.figure,
+            scenario: self.with.scenario,
+            figure: self.with.figure,
             without: side(self.without)?,
             with: side(self.with)?,
         })
@@ -289,6 +256,13 @@ mod tests {
         assert!(ReducesWork.holds(10.0, 0.0) && !ReducesWork.holds(0.0, 0.0));
         assert!(AddsLatency.holds(100.0, 111.0) && !AddsLatency.holds(100.0, 110.0) && AddsLatency.holds(0.0, 1.0));
         assert!(RisksAnswers.holds(0.0, 1.0) && !RisksAnswers.holds(1.0, 1.0));
+    }
+
+    #[test]
+    fn the_page_has_every_cell_and_asks_nobody_for_anything() {
+        let page = table(1, &Watch::default()).unwrap().page().to_string();
+        assert_eq!(page.matches("<li>breaks synchrony: ").count(), 9, "eight, and the rule");
+        assert!(!page.contains("http") && !page.contains("<script") && page.ends_with("</html>\n"));
     }
 
     #[test]

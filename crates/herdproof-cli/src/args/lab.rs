@@ -16,9 +16,15 @@ pub(crate) enum LabCommand {
     #[command(after_help = "The same seed gives the same bytes, on every machine.\n\
         Exit code 1 says that a check failed. Checks are about the parameters as they are: with --set they\n\
         are shown, and none fails.\n\n\
+        --log writes what the origin sees of one arm (--arm, else the first), a line of JSON for each request:\n\
+        the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, refresh, cron, polling,\n\
+        reconnect, refill, autoscale; null for users who come by themselves) and \"wave\", from 0. It is there\n\
+        for retry-wall, retry-storm, limiter-refill, stampede, ttl-jitter, connection-storm, token-refresh,\n\
+        cron, polling and autoscale.\n\n\
         Example: herdproof lab run retry-wall --seed 7\n\
         Example: herdproof lab run retry-wall --set clients=1000 --set base_delay=50ms\n\
-        Example: herdproof lab run xfetch --runs 30")]
+        Example: herdproof lab run xfetch --runs 30\n\
+        Example: herdproof lab run retry-storm --arm doubled --log storm.jsonl")]
     Run(RunArgs),
     /// Run a scenario over a grid of parameters, and draw a map of a figure
     #[command(
@@ -44,9 +50,29 @@ pub(crate) enum LabCommand {
         /// What everything random follows from
         #[arg(long, default_value_t = 42)]
         seed: u64,
+        /// Also write the table as a page of its own to this file
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
         /// As one line of JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Questions that a run answers: predict first, then see
+    #[command(
+        after_help = "To each question say a, b, c or d; Enter shows the answer without a prediction, q ends. Then what decides\n\
+        it is run: the figures, the commands that show them, and why. Answers are also read from a pipe, one\n\
+        for each line; without any, the questions are listed.\n\n\
+        Example: herdproof lab ask\n\
+        Example: herdproof lab ask 4\n\
+        Example: echo b | herdproof lab ask 4"
+    )]
+    Ask {
+        /// Which question, by its number; or all
+        #[arg(value_name = "N|all")]
+        which: Option<String>,
+        /// What everything random follows from
+        #[arg(long, default_value_t = 42)]
+        seed: u64,
     },
     /// Put every claim to the test: all scenarios on 20 seeds
     #[command(
@@ -82,6 +108,9 @@ pub(crate) struct RunArgs {
     /// Run it on so many seeds, and give medians with their 95 % intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) runs: u32,
+    /// Also write the requests of one arm as an access log with truth labels to this file, or `-` for standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "runs")]
+    pub(crate) log: Option<PathBuf>,
     /// Also write the report as a page of its own, with pictures, to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

@@ -40,6 +40,7 @@ fn the_command_line_reference_is_what_help_says() {
         &["lab", "run"],
         &["lab", "sweep"],
         &["lab", "table"],
+        &["lab", "ask"],
         &["lab", "verify"],
         &["completions"],
         &["man"],

@@ -90,7 +90,10 @@ fn the_table_names_the_runs_behind_every_cell() {
     let text = printed(&["lab", "table"]);
     assert!(text.contains("\njitter ") && text.contains("\nsharded locks "), "{text}");
     assert!(text.contains("calls from 100 to 1 (herdproof lab run hot-key: naive / flight)"), "{text}");
-    let table = json(&["lab", "table", "--json"]);
+    let file = std::env::temp_dir().join(format!("herdproof-table-{}.html", std::process::id()));
+    let table = json(&["lab", "table", "--json", "--html", file.to_str().expect("a path")]);
+    assert!(std::fs::read_to_string(&file).expect("a page").contains("<h3>sharded locks</h3>"));
+    std::fs::remove_file(&file).expect("it was there");
     let techniques = table["techniques"].as_array().expect("techniques");
     assert_eq!(techniques.len(), 8);
     for cell in techniques.iter().flat_map(|row| row["cells"].as_array().expect("cells")) {

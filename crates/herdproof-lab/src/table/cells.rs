@@ -1,17 +1,23 @@
 //! Which arms each cell compares. What the article says is marked only where the notes on it have it on record.
 
-use super::{Compared, Place, Plan, Technique};
+use super::{Compared, Plan, Technique};
+use crate::look::Look;
+
+/// An arm, and a parameter that is changed.
+struct Place(&'static str, Option<&'static str>);
 
 const fn arm(arm: &'static str) -> Place {
-    Place { arm, set: None }
+    Place(arm, None)
 }
 
 const fn with(set: &'static str, arm: &'static str) -> Place {
-    Place { arm, set: Some(set) }
+    Place(arm, Some(set))
 }
 
 const fn of(scenario: &'static str, figure: &'static str, without: Place, with: Place) -> Plan {
-    Plan::Measured { compared: Compared { scenario, without, with, figure }, note: None, article: None }
+    let without = Look { scenario, set: without.1, arm: without.0, figure };
+    let with = Look { scenario, set: with.1, arm: with.0, figure };
+    Plan::Measured { compared: Compared { without, with }, note: None, article: None }
 }
 
 impl Plan {

@@ -6,7 +6,7 @@ use super::{Cell, Property, Side, Table};
 
 impl Cell {
     /// `yes`, `no` or `?`, with a star where the article says otherwise.
-    fn word(&self) -> String {
+    pub(super) fn word(&self) -> String {
         let word = match self.answer {
             Some(true) => "yes",
             Some(false) => "no",
