@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
@@ -80,19 +81,22 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, knobs, queue, limit, &reconnect);
+    let storm = |arm, queue, limit, reconnect: Reconnect| {
+        storm(settings.seed, knobs, queue, limit, &reconnect, settings.tap(arm))
+    };
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);
         Reconnect::new().spread(Duration::ZERO).backoff(backoff)
     };
-    let at_once = storm(knobs.queue, LIMIT, fixed(Duration::ZERO));
-    let long = storm(knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
-    let waves = storm(knobs.queue, LIMIT, fixed(PAUSE));
-    let jitter = storm(knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
-    let spread = storm(knobs.queue, LIMIT, knobs.spread());
+    let at_once = storm(0, knobs.queue, LIMIT, fixed(Duration::ZERO));
+    let long = storm(1, knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
+    let waves = storm(2, knobs.queue, LIMIT, fixed(PAUSE));
+    let jitter = storm(3, knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
+    let spread = storm(4, knobs.queue, LIMIT, knobs.spread());
     let whole = knobs.whole();
-    let whole_at_once = self::storm(settings.seed, whole, whole.queue, TWO_WAVES, &fixed(Duration::ZERO));
-    let whole_spread = self::storm(settings.seed, whole, whole.queue, LIMIT, &whole.spread());
+    let other = Tap::default;
+    let whole_at_once = self::storm(settings.seed, whole, whole.queue, TWO_WAVES, &fixed(Duration::ZERO), other());
+    let whole_spread = self::storm(settings.seed, whole, whole.queue, LIMIT, &whole.spread(), other());
     let summary = format!(
         "dialling at once takes {} dials and {:.0} s; with a pause of 5 s {:.0} s; with full jitter {} dials and {:.0} s; spread \
          over {:.0} s from the first attempt on {} dials, {:.0} s, and {} dropped.",
@@ -158,15 +162,16 @@ impl Knobs {
     }
 }
 
-fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Reconnect) -> Storm {
+fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Reconnect, tap: Tap) -> Storm {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let server = Service::new(&env, "server", BIN, Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) });
+    let plan = Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) };
+    let server = Service::tapped(&env, "server", BIN, plan, tap);
     let seen = Arc::new(Mutex::new((Timeline::new(BIN), 0, Tick::ZERO)));
     for id in 0..knobs.clients {
         // The connection that was lost had been steady.
         let reconnect = reconnect.clone().steady(Duration::ZERO);
-        env.spawn(client(env.scope(id), knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
+        env.spawn(client(env.scope(id), id, knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
     }
     sim.run_until(Tick::ZERO + limit);
     let (connected, dropped, last) = seen.lock().clone();
@@ -184,6 +189,7 @@ fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Rec
 /// Has a connection, loses it at once, and keeps dialling until it has another.
 async fn client(
     env: Env,
+    id: u64,
     timeout: Duration,
     reconnect: Reconnect,
     server: Service,
@@ -191,11 +197,18 @@ async fn client(
 ) {
     let (connected, stop) = oneshot::channel::<()>();
     let mut connected = Some(connected);
-    let mut first = true;
+    // The connection that was lost, then as many as it takes.
+    let mut dials = 0..;
     let connect = || {
-        let had_one = std::mem::take(&mut first);
+        let wave = dials.next().unwrap_or(u32::MAX).checked_sub(1);
+        let caller = wave.map(|wave| Caller::of(id, "/connect").in_wave("reconnect", wave));
         let (env, server, seen) = (env.clone(), server.clone(), Arc::clone(&seen));
-        async move { if had_one { Ok(false) } else { dial(&env, timeout, &server, &seen).await.map(|()| true) } }
+        async move {
+            match caller {
+                None => Ok(false),
+                Some(caller) => dial(&env, timeout, &server, caller, &seen).await.map(|()| true),
+            }
+        }
     };
     let serve = |again| {
         if again {
@@ -213,11 +226,12 @@ async fn dial(
     env: &Env,
     timeout: Duration,
     server: &Service,
+    caller: Caller,
     seen: &Mutex<(Timeline, u64, Tick)>,
 ) -> Result<(), Unserved> {
     let mut late = pin!(env.sleep(timeout));
     let mut call = pin!(async {
-        let served = server.call().await;
+        let served = server.call_from(caller).await;
         if served == Err(Unserved::Full) {
             seen.lock().1 += 1;
             pending::<()>().await;

@@ -16,6 +16,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, millis},
     timeline::Timeline,
 };
@@ -73,10 +74,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |way| herd(settings.seed, knobs, way);
-    let step = herd(Way::InStep);
-    let jittered = herd(Way::Jittered);
-    let adaptive = herd(Way::Adaptive);
+    let herd = |arm, way| herd(settings.seed, knobs, way, &settings.tap(arm));
+    let step = herd(0, Way::InStep);
+    let jittered = herd(1, Way::Jittered);
+    let adaptive = herd(2, Way::Adaptive);
     let summary = format!(
         "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
          empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {} is gone in {:.2} s.",
@@ -106,7 +107,7 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
+fn herd(seed: u64, knobs: Knobs, way: Way, tap: &Tap) -> Queue {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let queue = Arc::new(Mutex::new(Queue {
@@ -118,7 +119,7 @@ fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
         drained: None,
     }));
     for id in 0..knobs.consumers {
-        env.spawn(consumer(env.scope(id), knobs, way, Arc::clone(&queue))).detach();
+        env.spawn(consumer(env.scope(id), id, knobs, way, Arc::clone(&queue), tap.clone())).detach();
     }
     let (producer, line) = (env.clone(), Arc::clone(&queue));
     env.spawn(async move {
@@ -137,13 +138,19 @@ fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
     Arc::into_inner(queue).expect("everybody has stopped").into_inner()
 }
 
-async fn consumer(env: Env, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>) {
+async fn consumer(env: Env, id: u64, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>, tap: Tap) {
+    let mut waves = 0..;
+    let mut poll = || {
+        let wave = waves.next().unwrap_or(u32::MAX);
+        tap.note(&env, Caller::of(id, "/jobs").in_wave("polling", wave), 200);
+        queue.lock().poll(env.now())
+    };
     let poller = match way {
         Way::InStep => {
             let mut at = env.now();
             while at - Tick::ZERO < knobs.time {
-                let now = env.sleep_until(at).await;
-                queue.lock().poll(now);
+                env.sleep_until(at).await;
+                poll();
                 at = at + knobs.period;
             }
             return;
@@ -153,7 +160,7 @@ async fn consumer(env: Env, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>) {
     };
     poller
         .run(&env, env.sleep(knobs.time), || {
-            let found = queue.lock().poll(env.now());
+            let found = poll();
             let trip = env.sleep(knobs.round_trip);
             async move {
                 trip.await;
