@@ -1,5 +1,6 @@
 //! What a run says, for a person and for a script.
 
+mod chapter;
 mod html;
 mod text;
 

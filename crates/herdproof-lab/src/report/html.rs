@@ -193,12 +193,12 @@ impl Page<'_> {
 }
 
 /// A time on an axis.
-fn said(tick: Duration) -> String {
+pub(super) fn said(tick: Duration) -> String {
     if tick.is_zero() { "0".to_owned() } else { show_time(tick) }
 }
 
 /// Round times from zero on, up to the end.
-fn ticks(end: Duration) -> Vec<Duration> {
+pub(super) fn ticks(end: Duration) -> Vec<Duration> {
     const ROUND: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
     const ROUNDER: [u64; 10] =
         [20_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 21_600_000, 86_400_000];

@@ -1,0 +1,198 @@
+//! A chapter of the guide for each herd, written by its run.
+//!
+//! What a guide says of numbers is soon no longer so. Here the words are those at the head of the scenario's own file, and
+//! everything else is what the run gives; a test holds `docs/herds` against it.
+
+use std::{fmt::Write, time::Duration};
+
+use super::{Arm, Report, Steps, html::said, html::ticks, millis, tops};
+use crate::page::Plain;
+
+/// How many columns a picture has at most.
+const COLUMNS: usize = 160;
+const WIDTH: f64 = 800.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = WIDTH - 12.0;
+/// How high the picture of an arm is; that of a lane is half of it.
+const HEIGHT: f64 = 84.0;
+/// Room for a name above a picture, and for times below the last.
+const ABOVE: f64 = 24.0;
+const BELOW: f64 = 26.0;
+const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#667}.name{fill:#1c1e21;font-weight:600}.bar{fill:#2f6fdb}\
+                     .axis{stroke:#b8bdc6}.mark{stroke:#c2410c;stroke-dasharray:3 3}text.mark{fill:#c2410c;stroke:none}\
+                     @media(prefers-color-scheme:dark){text{fill:#98a0ab}.name{fill:#e6e8eb}.bar{fill:#6ba1ff}.axis{stroke:#4a505a}\
+                     .mark{stroke:#ff9d5c}text.mark{fill:#ff9d5c}}";
+
+impl Report {
+    /// The chapter: what it is about in these words, what was run, and what came of it. Its [drawing](Report::drawing) is a file
+    /// beside it.
+    pub fn chapter(&self, title: &str, about: &str) -> String {
+        let mut text = format!("# {}\n\n*{title}*\n\n{}\n\n", self.scenario, about.trim());
+        // Strings take everything.
+        let _ = writeln!(text, "![{}]({}.svg)\n", self.caption(), self.scenario);
+        let _ = writeln!(text, "{}\n\n## What was measured\n", Cell(&self.summary));
+        let figures = self.arms.first().map_or(&[][..], |arm| &arm.figures);
+        let titles: Vec<&str> = figures.iter().map(|figure| figure.title).collect();
+        let _ = writeln!(text, "| arm | {} | shape |\n|---|{}---|", titles.join(" | "), "--:|".repeat(titles.len()));
+        for arm in &self.arms {
+            let values: Vec<String> = arm.figures.iter().map(|figure| figure.value.to_string()).collect();
+            let _ = writeln!(text, "| {} | {} | {} |", Cell(arm.name), values.join(" | "), arm.shape.as_str());
+        }
+        let _ = writeln!(text, "\n## What is claimed\n\n| claim | by | expected | measured |\n|---|---|---|---|");
+        for check in &self.checks {
+            let by = [&[check.source.as_str()], &check.cites[..]].concat().join(", ");
+            let got = if check.passed { check.got.clone() } else { format!("**{}**", check.got) };
+            let _ = writeln!(text, "| {} | {by} | {} | {} |", Cell(&check.what), Cell(&check.expected), Cell(&got));
+        }
+        let _ = writeln!(text, "\n## What can be set\n\n| parameter | value |\n|---|---|");
+        for parameter in &self.parameters {
+            let _ = writeln!(text, "| {} | {} |", Cell(parameter.name), Cell(&parameter.value));
+        }
+        let _ = writeln!(text, "\nAgain, with the same bytes on every machine: `{}`", self.replay());
+        text
+    }
+
+    /// What each arm did, one above another, as a picture that needs nothing but itself.
+    pub fn drawing(&self) -> String {
+        let end = self.end().max(Duration::from_nanos(1));
+        let bins = self.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
+        let pictures = self.pictures(COLUMNS.min(bins.unwrap_or(1)).max(1));
+        let tops = tops(&pictures);
+        let mut body = String::new();
+        let mut y = 4.0;
+        for (arm, lanes) in self.arms.iter().zip(&pictures) {
+            for ((lane, columns), top) in lanes.iter().zip(&tops) {
+                let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
+                let name = if lane.is_empty() { arm.name.to_owned() } else { format!("{}: {lane}", arm.name) };
+                let _ = write!(body, "<text class=\"name\" x=\"{LEFT}\" y=\"{:.0}\">{}</text>", y + 14.0, Plain(&name));
+                body.push_str(&self.bars(columns, *top, end, y + ABOVE, height));
+                y += ABOVE + height;
+            }
+        }
+        body.push_str(&self.axis(pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()), end, y));
+        let caption = self.caption();
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\"><title>{}</title>\
+             <style>{STYLE}</style>{body}</svg>\n",
+            y + BELOW,
+            Plain(&caption)
+        )
+    }
+
+    fn caption(&self) -> String {
+        match self.steps {
+            None if self.arms.iter().any(|arm| !arm.lanes.is_empty()) => "Calls at each layer over time".into(),
+            None => "Calls at the origin over time".into(),
+            Some(Steps { shows, over, .. }) => format!("{shows} over {over}"),
+        }
+    }
+
+    /// Columns as one line around all of them, and what happened meanwhile.
+    fn bars(&self, columns: &[u64], top: u64, end: Duration, above: f64, height: f64) -> String {
+        let floor = above + height;
+        let wide = (RIGHT - LEFT) / columns.len().max(1) as f64;
+        let mut path = format!("M{LEFT} {floor}");
+        for (at, count) in columns.iter().enumerate() {
+            // Any count at all shows.
+            let high = if *count == 0 { 0.0 } else { (height * *count as f64 / top as f64).max(1.0) };
+            let _ = write!(path, "V{:.1}H{:.1}", floor - high, LEFT + wide * (at + 1) as f64);
+        }
+        let mut svg = format!(
+            "<path class=\"bar\" d=\"{path}V{floor}Z\"/><path class=\"axis\" d=\"M{LEFT} {floor}H{RIGHT}\"/>\
+             <text x=\"{0}\" y=\"{1:.0}\" text-anchor=\"end\">{top}</text><text x=\"{0}\" y=\"{floor}\" text-anchor=\"end\">0</text>",
+            LEFT - 6.0,
+            above + 10.0,
+        );
+        for mark in &self.marks {
+            let x = LEFT + (RIGHT - LEFT) * (millis(mark.at) / millis(end)).min(1.0);
+            let _ = write!(svg, "<path class=\"mark\" d=\"M{x:.1} {above}V{floor}\"><title>{}</title></path>", Plain(mark.what));
+        }
+        svg
+    }
+
+    fn axis(&self, columns: usize, end: Duration, floor: f64) -> String {
+        let words: Vec<(f64, String)> = match self.steps {
+            None => ticks(end).into_iter().map(|tick| (millis(tick) / millis(end), said(tick))).collect(),
+            Some(Steps { step, .. }) => (0..columns)
+                .map(|nth| ((nth as f64 + 0.5) / columns as f64, (step * (nth + 1) as f64).to_string()))
+                .collect(),
+        };
+        let mut svg = String::new();
+        for (at, word) in words {
+            let x = LEFT + (RIGHT - LEFT) * at;
+            let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{word}</text>", floor + 17.0);
+        }
+        svg
+    }
+}
+
+/// Text in a table of Markdown.
+struct Cell<'a>(&'a str);
+
+impl std::fmt::Display for Cell<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for letter in self.0.chars() {
+            if matches!(letter, '|' | '<' | '*' | '_') {
+                f.write_char('\\')?;
+            }
+            f.write_char(letter)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use crate::{Scenario, Settings, Watch, all};
+
+    /// What a scenario's file says of itself.
+    fn about(scenario: &Scenario) -> String {
+        let file = format!("src/scenario/{}.rs", scenario.name.replace('-', "_"));
+        let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let words = source.lines().map_while(|line| line.strip_prefix("//!")).map(|line| line.strip_prefix(' ').unwrap_or(line));
+        words.flat_map(|line| [line, "\n"]).collect()
+    }
+
+    /// A guide that says what was so last year is worse than none.
+    #[test]
+    fn every_chapter_is_what_its_run_gives_today() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/herds");
+        let writes = std::env::var_os("HERDPROOF_WRITE_REFERENCE").is_some();
+        let check = |name: String, text: &str| {
+            let path = folder.join(&name);
+            if writes {
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(&path, text).unwrap();
+            }
+            let kept = fs::read_to_string(&path).unwrap_or_default();
+            assert!(
+                kept == text,
+                "docs/herds/{name} is not what the run gives; write it anew with HERDPROOF_WRITE_REFERENCE=1 cargo test -p \
+                 herdproof-lab every_chapter"
+            );
+        };
+        let mut index = String::from(
+            "# The herds\n\nA chapter for each experiment of the lab, written by its run. How to run them: \
+             [the lab](../guide/lab.md).\n\n",
+        );
+        for scenario in all() {
+            let _ = writeln!(index, "- [{0}]({0}.md): {1}", scenario.name, scenario.title);
+        }
+        check("README.md".into(), &index);
+        let scenarios: Vec<&Scenario> = all().iter().collect();
+        Watch::default().each(&scenarios, |scenario| {
+            let report = scenario.run(&Settings::new(0));
+            check(format!("{}.md", scenario.name), &report.chapter(scenario.title, &about(scenario)));
+            check(format!("{}.svg", scenario.name), &report.drawing());
+        });
+        let known = |name: &str| name == "README" || all().iter().any(|scenario| scenario.name == name);
+        for file in fs::read_dir(&folder).unwrap() {
+            let name = file.unwrap().path();
+            let stem = name.file_stem().unwrap().to_str().unwrap().to_owned();
+            assert!(known(&stem), "docs/herds/{stem} is about no scenario");
+        }
+    }
+}
