@@ -1,10 +1,14 @@
 //! What can be said on the command line, and its help.
 
+mod lab;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use herdproof_proxy::settings::{NotAnAddress, parse_address, parse_size, parse_time};
+
+pub(crate) use lab::{LabCommand, RunArgs, SweepArgs};
 
 /// Keeps a crowd of identical requests from becoming a crowd at your origin
 #[derive(Debug, Parser)]
@@ -130,62 +134,4 @@ pub(crate) struct AdminAddress(pub(crate) Option<SocketAddr>);
 
 fn admin_address(text: &str) -> Result<AdminAddress, NotAnAddress> {
     if text == "off" { Ok(AdminAddress(None)) } else { parse_address(text).map(|address| AdminAddress(Some(address))) }
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LabCommand {
-    /// List the scenarios
-    List {
-        /// As one line of JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run a scenario: every arm on the same seed, then the checks
-    #[command(after_help = "The same seed gives the same bytes, on every machine.\n\
-        Exit code 1 says that a check failed. Checks are about the parameters as they are: with --set they\n\
-        are shown, and none fails.\n\n\
-        Example: herdproof lab run retry-wall --seed 7\n\
-        Example: herdproof lab run retry-wall --set clients=1000 --set base_delay=50ms\n\
-        Example: herdproof lab run xfetch --runs 30")]
-    Run(RunArgs),
-    /// Put every claim to the test: all scenarios on 20 seeds
-    #[command(
-        after_help = "Numbers of the articles, formulas, published measurements and what the library promises, each\n\
-        with its tolerance. With --json the last line is {\"checks\": [{name, source, expected, measured, passed}]}.\n\
-        Exit code 1 says that a claim did not hold on every seed.\n\n\
-        Example: herdproof lab verify\n\
-        Example: herdproof lab verify retry-wall xfetch"
-    )]
-    Verify {
-        /// Only these scenarios
-        #[arg(value_name = "NAME")]
-        names: Vec<String>,
-        /// As one line of JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct RunArgs {
-    /// Which scenario; `herdproof lab list` names them
-    pub(crate) name: String,
-    /// Show this arm only, by its name or the beginning of it; may be repeated
-    #[arg(long, value_name = "ARM")]
-    pub(crate) arm: Vec<String>,
-    /// Change a parameter; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// What everything random follows from
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
-    /// Run it on so many seeds, and give medians with their 95 % intervals
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) runs: u32,
-    /// Also write the report as a page of its own, with pictures, to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// As one line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }

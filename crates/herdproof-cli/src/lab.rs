@@ -1,8 +1,12 @@
 //! `herdproof lab`: the catalogue of experiments, running one, and putting every claim to the test.
 
+mod ask;
+mod log;
+mod sweep;
+mod table;
 mod watched;
 
-use std::{fmt::Write, fs, path::Path};
+use std::fmt::Write;
 
 use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, Scenario, Settings, Spread};
 use serde::Serialize;
@@ -10,8 +14,11 @@ use serde::Serialize;
 use crate::{
     Done, Verdict,
     args::RunArgs,
-    output::{Failure, Output},
+    output::{Failure, Output, write_whole},
 };
+pub(crate) use ask::ask;
+pub(crate) use sweep::sweep;
+pub(crate) use table::table;
 use watched::watched;
 
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
@@ -62,13 +69,19 @@ pub(crate) fn list(output: &mut Output, json: bool) -> Done {
 
 pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     let scenario = find(&args.name)?;
-    let settings = settings(scenario, args)?;
+    let settings = settings(scenario, args.seed, &args.set)?;
+    if let Some(file) = &args.log {
+        log::write(output, scenario, &settings, file, args)?;
+        if log::is_stdout(file) {
+            return Ok(Verdict::Fine);
+        }
+    }
     if args.runs > 1 {
         return run_many(output, scenario, &settings, args);
     }
     let report = only(scenario.run(&settings), &args.arm)?;
     if let Some(file) = &args.html {
-        write_page(file, &report)?;
+        write_whole(file, report.page().to_string().as_bytes())?;
     }
     if args.json {
         output.json(&report)?;
@@ -85,10 +98,10 @@ fn find(name: &str) -> Result<&'static Scenario, Failure> {
     })
 }
 
-fn settings(scenario: &Scenario, args: &RunArgs) -> Result<Settings, Failure> {
+fn settings(scenario: &Scenario, seed: u64, set: &[String]) -> Result<Settings, Failure> {
     let knobs = scenario.knobs();
-    let mut settings = Settings::new(args.seed);
-    for text in &args.set {
+    let mut settings = Settings::new(seed);
+    for text in set {
         settings
             .set(&knobs, text)
             .map_err(|bad| Failure::Usage { problem: bad.to_string(), hint: hint(scenario, &knobs) })?;
@@ -123,23 +136,6 @@ fn is_wanted(arm: &Arm, arms: &[String]) -> bool {
     arms.is_empty() || arms.iter().any(|asked| arm.name.starts_with(asked.as_str()))
 }
 
-/// Whole or not at all: a page that was there before is replaced when the new one is written.
-fn write_page(file: &Path, report: &Report) -> Result<(), Failure> {
-    let failed = |error| Failure::Io { what: format!("cannot write {}", file.display()), error };
-    let page = report.page().to_string();
-    // A pipe or a terminal cannot be replaced, nor is there anything in it to be lost.
-    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return fs::write(file, page).map_err(failed);
-    }
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    fs::write(&beside, page).and_then(|()| fs::rename(&beside, file)).map_err(|error| {
-        // What is not whole is of no use to anybody.
-        fs::remove_file(&beside).ok();
-        failed(error)
-    })
-}
-
 fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
     let wanted = args.runs as usize;
     let runs = watched(wanted, |watch| Runs::of(scenario, settings, wanted, watch))?;
@@ -150,12 +146,12 @@ fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args:
     let shown = only(first.clone(), &args.arm)?;
     let runs = runs.only(|arm| is_wanted(arm, &args.arm));
     if let Some(file) = &args.html {
-        write_page(file, &shown)?;
+        write_whole(file, shown.page().to_string().as_bytes())?;
     }
     if args.json {
         output.json(&Summary::of(&runs, &shown))?;
     } else {
-        output.text(table(&runs, &shown))?;
+        output.text(medians(&runs, &shown))?;
     }
     if runs.reports().len() < wanted {
         output.note(format!("stopped after {} of {wanted} runs", runs.reports().len()));
@@ -198,7 +194,7 @@ impl<'a> Summary<'a> {
 }
 
 /// Many runs, for a person.
-fn table(runs: &Runs, shown: &Report) -> String {
+fn medians(runs: &Runs, shown: &Report) -> String {
     let count = runs.reports().len();
     let parameters: Vec<String> = shown.parameters.iter().map(|p| format!("{} {}", p.name, p.value)).collect();
     let mut text = format!(

@@ -24,6 +24,11 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&output, *args),
         Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
         Command::Lab { command: LabCommand::Run(args) } => lab::run(&mut output, &args),
+        Command::Lab { command: LabCommand::Sweep(args) } => lab::sweep(&mut output, &args),
+        Command::Lab { command: LabCommand::Table { seed, html, json } } => {
+            lab::table(&mut output, seed, html.as_deref(), json)
+        }
+        Command::Lab { command: LabCommand::Ask { which, seed } } => lab::ask(&mut output, which.as_deref(), seed),
         Command::Lab { command: LabCommand::Verify { names, json } } => lab::verify(&mut output, &names, json),
         Command::Completions { shell } => manual::completions(&mut output, shell),
         Command::Man { dir } => manual::man(&mut output, dir.as_deref()),

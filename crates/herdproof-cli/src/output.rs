@@ -1,5 +1,6 @@
 //! The only place that prints, and that turns an ending into an exit code.
 
+mod file;
 mod progress;
 
 use std::{
@@ -11,6 +12,7 @@ use std::{
 
 use serde::Serialize;
 
+pub(crate) use file::write_whole;
 pub(crate) use progress::Progress;
 
 use crate::{Done, Verdict};
@@ -32,9 +34,19 @@ impl Output {
         Output(anstream::AutoStream::auto(io::stdout().lock()))
     }
 
+    /// Whether what is printed may have colours.
+    pub(crate) fn is_coloured(&self) -> bool {
+        self.0.current_choice() != anstream::ColorChoice::Never
+    }
+
     /// Prints text that ends with a newline of its own.
     pub(crate) fn text(&mut self, text: impl Display) -> Result<(), Failure> {
         write!(self.0, "{text}").map_err(stdout)
+    }
+
+    /// Prints the beginning of a line that somebody is to end.
+    pub(crate) fn prompt(&mut self, text: impl Display) -> Result<(), Failure> {
+        write!(self.0, "{text}").and_then(|()| self.0.flush()).map_err(stdout)
     }
 
     /// Prints one line of JSON.

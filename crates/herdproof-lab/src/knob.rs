@@ -8,7 +8,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
-use crate::nearest::nearest;
+use crate::{log::Tap, nearest::nearest};
 
 /// A number that a scenario is run with.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,10 @@ pub struct Settings {
     /// What everything random follows from.
     pub seed: u64,
     changes: Vec<(&'static str, Value)>,
+    /// Without claims that take runs of their own.
+    bare: bool,
+    /// Which arm is listened to, by its place, and where to.
+    tap: Option<(usize, Tap)>,
 }
 
 /// Why a knob cannot be turned like that.
@@ -106,13 +110,13 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new() }
+        Settings { seed, changes: Vec::new(), bare: false, tap: None }
     }
 
     /// The same with another seed.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Settings {
-        Settings { seed, changes: self.changes.clone() }
+        Settings { seed, ..self.clone() }
     }
 
     /// Whether something is not as it is in the catalogue.
@@ -131,11 +135,43 @@ impl Settings {
         let value = knob
             .read(value.trim())
             .ok_or_else(|| BadSetting::Impossible { said: value.trim().to_owned(), knob: knob.clone() })?;
+        self.turn(knob, value);
+        Ok(())
+    }
+
+    /// Changes this knob to a value that it can have.
+    pub(crate) fn turn(&mut self, knob: &Knob, value: Value) {
         self.changes.retain(|(changed, _)| *changed != knob.name);
         if value != knob.default {
             self.changes.push((knob.name, value));
         }
-        Ok(())
+    }
+
+    /// The same for one of many runs of which only the figures of its arms are wanted. A scenario need not make what takes runs of
+    /// its own, such as a claim about a thousand seeds.
+    #[must_use]
+    pub(crate) fn bare(&self) -> Settings {
+        Settings { bare: true, ..self.clone() }
+    }
+
+    /// Whether only the figures of the arms are wanted.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.bare
+    }
+
+    /// Whether this one is.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.changed(name).is_some()
+    }
+
+    /// The same for a run of which the requests of one arm are written down.
+    pub(crate) fn listening(&self, arm: usize, tap: &Tap) -> Settings {
+        Settings { tap: Some((arm, tap.clone())), ..self.clone() }
+    }
+
+    /// Where the requests of this arm are written down: nowhere, unless it is the one that is listened to.
+    pub(crate) fn tap(&self, arm: usize) -> Tap {
+        self.tap.as_ref().filter(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
     }
 
     /// What was changed, as it is set.
@@ -160,7 +196,7 @@ impl Settings {
 
 impl Knob {
     /// A value of this knob's kind and within its range.
-    fn read(&self, text: &str) -> Option<Value> {
+    pub(crate) fn read(&self, text: &str) -> Option<Value> {
         let value = match self.default {
             Value::Count(_) => Value::Count(text.replace('_', "").parse().ok()?),
             Value::Time(_) => Value::Time(parse_time(text).ok()?),

@@ -13,11 +13,16 @@
 //! ```
 
 mod arrivals;
+mod ask;
 mod crowd;
 mod demo;
 mod knob;
+mod log;
+mod look;
 mod nearest;
+mod network;
 mod origin;
+mod page;
 mod picture;
 pub mod real;
 mod report;
@@ -25,17 +30,23 @@ mod runs;
 mod scenario;
 mod service;
 mod slowdown;
+mod sweep;
+mod table;
 mod timeline;
 mod verify;
 
 pub use arrivals::poisson;
+pub use ask::{Answer, Decided, LeftOut, Question, left_out, questions};
 pub use demo::{Comparison, Demo, Outcome, Way};
 pub use knob::{BadSetting, Knob, Settings, Value};
+pub use log::{Log, LogLine, NoLog};
 pub use origin::Origin;
-pub use report::{Arm, Check, Figure, Lane, Mark, Page, Parameter, Report, Source};
+pub use report::{Arm, Check, Figure, Lane, Mark, Measured, Page, Parameter, Report, Source, Steps};
 pub use runs::{Held, Runs, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;
+pub use sweep::{Axis, BadSweep, Map, MapPage, Suggestion, Sweep};
+pub use table::{Cell, Evidence, Property, Row, Side, Table, TablePage, table, table_runs};
 pub use timeline::{Shape, Timeline};
 pub use verify::{Cited, SEEDS, Verification, Verified, verify};

@@ -8,7 +8,12 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use crate::{crowd::Crowd, slowdown::Slowdown, timeline::Timeline};
+use crate::{
+    crowd::Crowd,
+    log::{Caller, Tap},
+    slowdown::Slowdown,
+    timeline::Timeline,
+};
 
 /// A simulated origin. Every call is written down, whatever comes of it.
 #[derive(Clone, Debug)]
@@ -16,6 +21,7 @@ pub struct Origin {
     env: Env,
     kind: Kind,
     seen: Arc<Seen>,
+    tap: Tap,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +65,26 @@ impl Origin {
 
     fn new(env: &Env, bin: Duration, kind: Kind) -> Origin {
         let seen = Seen { counts: Counts::default(), calls: Mutex::new(Timeline::new(bin)), crowd: Mutex::default() };
-        Origin { env: env.clone(), kind, seen: Arc::new(seen) }
+        Origin { env: env.clone(), kind, seen: Arc::new(seen), tap: Tap::default() }
+    }
+
+    /// The same origin, whose calls by known callers are written down there.
+    #[must_use]
+    pub(crate) fn tapped(self, tap: Tap) -> Origin {
+        Origin { tap, ..self }
+    }
+
+    /// A call by somebody who is known.
+    pub(crate) async fn call_from(&self, caller: Caller) -> Result<u64, Down> {
+        let underway = self.tap.begin(&self.env, caller);
+        let answer = self.call().await;
+        underway.end(if answer.is_ok() { 200 } else { 503 });
+        answer
     }
 
     /// A call; its value is its number, from one.
     pub async fn call(&self) -> Result<u64, Down> {
-        let Origin { env, kind, seen } = self;
+        let Origin { env, kind, seen, .. } = self;
         let began = env.now();
         seen.counts.observe(&Event::OriginRequest);
         seen.calls.lock().record(began);

@@ -13,8 +13,10 @@ mod cold_instance;
 mod connection_storm;
 mod cron;
 mod cross_layer;
+mod election;
 mod flash_sale;
 mod fleet_stampede;
+mod goodput;
 mod hedging;
 mod hot_key;
 mod hot_shard;
@@ -25,6 +27,7 @@ mod leases;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod occ;
 mod outlier_ejection;
 mod polling;
 mod priority_shedding;
@@ -77,8 +80,10 @@ const CATALOGUE: &[Scenario] = &[
     retry_wall::SCENARIO,
     retry_storm::SCENARIO,
     retry_chain::SCENARIO,
+    occ::SCENARIO,
     metastable::SCENARIO,
     bathtub::SCENARIO,
+    goodput::SCENARIO,
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
@@ -109,6 +114,7 @@ const CATALOGUE: &[Scenario] = &[
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,
+    election::SCENARIO,
     broadcast::SCENARIO,
     autoscale::SCENARIO,
     cold_instance::SCENARIO,

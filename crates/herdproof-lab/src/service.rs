@@ -10,7 +10,11 @@ use herdproof::{Env, env::Rng};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::timeline::Timeline;
+use crate::{
+    log::{Caller, Tap},
+    network::normal,
+    timeline::Timeline,
+};
 
 /// A simulated service. Clones share; what it can do may be changed while it runs.
 #[derive(Clone, Debug)]
@@ -20,6 +24,7 @@ pub struct Service(Arc<Inner>);
 struct Inner {
     env: Env,
     rng: Rng,
+    tap: Tap,
     state: Mutex<State>,
 }
 
@@ -118,10 +123,7 @@ impl Times {
             Times::Constant => 1.0,
             Times::Exponential => -unit().ln(),
             Times::Pareto { shape } => (shape - 1.0) / shape * unit().powf(-1.0 / shape),
-            Times::LogNormal { sigma } => {
-                let normal = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-                (sigma * normal - sigma * sigma / 2.0).exp()
-            }
+            Times::LogNormal { sigma } => (sigma * normal(rng) - sigma * sigma / 2.0).exp(),
             Times::Bimodal { share, longer } => {
                 let short = 1.0 / (1.0 + share * (longer - 1.0));
                 if rng.chance(share) { longer * short } else { short }
@@ -133,9 +135,14 @@ impl Times {
 impl Service {
     /// A service whose calls are counted in bins of this width. Its name is that of its random stream.
     pub fn new(env: &Env, name: &str, bin: Duration, plan: Plan) -> Service {
+        Service::tapped(env, name, bin, plan, Tap::default())
+    }
+
+    /// The same, whose calls by known callers are written down there.
+    pub(crate) fn tapped(env: &Env, name: &str, bin: Duration, plan: Plan, tap: Tap) -> Service {
         let seen = Seen { calls: Timeline::new(bin), served: Timeline::new(bin), wasted: 0, longest_line: 0 };
         let state = Mutex::new(State { plan, busy: 0, line: VecDeque::new(), seen });
-        Service(Arc::new(Inner { env: env.clone(), rng: env.rng(name), state }))
+        Service(Arc::new(Inner { env: env.clone(), rng: env.rng(name), tap, state }))
     }
 
     /// Changes what it can do. Those being served are served as they would have been.
@@ -179,6 +186,14 @@ impl Service {
         served.await.map_err(|_| Unserved::Down)
     }
 
+    /// A call by somebody who is known.
+    pub(crate) async fn call_from(&self, caller: Caller) -> Result<(), Unserved> {
+        let underway = self.0.tap.begin(&self.0.env, caller);
+        let answer = self.call().await;
+        underway.end(if answer.is_ok() { 200 } else { 503 });
+        answer
+    }
+
     /// Starts workers for those in the line, as far as there are any.
     fn put_to_work(&self) {
         loop {
@@ -195,7 +210,7 @@ impl Service {
 
     /// One worker: serves until the line is empty or there are too many workers.
     async fn work(self, first: Job) {
-        let Inner { env, rng, state } = &*self.0;
+        let Inner { env, rng, state, .. } = &*self.0;
         let mut next = Some(first);
         while let Some(job) = next {
             let Plan { time, times, .. } = self.plan();

@@ -43,6 +43,7 @@ use std::{net::SocketAddr, time::Duration};
 use herdproof::Tick;
 use http::{HeaderValue, Method, StatusCode, uri::PathAndQuery};
 
+pub use line::iso;
 pub use writer::{AccessLog, CannotOpen};
 
 /// One request, when it is over.

@@ -7,7 +7,8 @@ use std::{
 
 use herdproof_proxy::settings::show_time;
 
-use super::{Arm, Report, millis};
+use super::{Arm, Report, Steps, millis, tops};
+use crate::page::{Plain, close, open};
 
 /// How many bars a picture has at most.
 const BARS: usize = 240;
@@ -21,23 +22,6 @@ const BELOW: f64 = 22.0;
 /// How many words there are on an axis, about.
 const TICKS: f64 = 8.0;
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--paper:#fff;--ink:#1c1e21;--soft:#667;--line:#dcdfe4;--bar:#2f6fdb;--mark:#c2410c;\
---good:#18794e;--bad:#c62a2f}\
-@media(prefers-color-scheme:dark){:root{--paper:#15171b;--ink:#e6e8eb;--soft:#98a0ab;--line:#33373f;--bar:#6ba1ff;\
---mark:#ff9d5c;--good:#4cc38a;--bad:#ff8b8b}}\
-body{margin:0 auto;max-width:62rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);\
-font:16px/1.5 system-ui,sans-serif}\
-h1{margin:0;font-size:1.6rem}h2{margin:2.2rem 0 .6rem;font-size:1.15rem}h3{margin:1.4rem 0 .2rem;font-size:1rem}\
-p{margin:.4rem 0}.soft{color:var(--soft)}.summary{font-size:1.1rem;border-left:4px solid var(--bar);padding-left:.8rem}\
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
-th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
-th:first-child,td:first-child{text-align:left}th.words,td.words{text-align:left;white-space:normal}\
-svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}\
-svg .bar{fill:var(--bar)}svg .axis{stroke:var(--line)}svg .mark{stroke:var(--mark);stroke-dasharray:3 3}\
-svg text.mark{fill:var(--mark);stroke:none}.good{color:var(--good)}.bad{color:var(--bad)}\
-code{font:.9em ui-monospace,monospace}";
-
 /// A report that prints itself as a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a>(pub(super) &'a Report);
@@ -46,12 +30,10 @@ impl fmt::Display for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         let name = Plain(report.scenario);
+        open(f, &format!("{name}: herdproof lab"))?;
         write!(
             f,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <title>{name}: herdproof lab</title><style>{STYLE}</style></head><body>\n\
-             <h1>{name}</h1>\n<p class=\"soft\">herdproof lab, in virtual time with the real library</p>\n\
+            "<h1>{name}</h1>\n<p class=\"soft\">herdproof lab, in virtual time with the real library</p>\n\
              <p class=\"summary\">{}</p>\n",
             Plain(&report.summary)
         )?;
@@ -59,11 +41,7 @@ impl fmt::Display for Page<'_> {
         self.pictures(f)?;
         self.checks(f)?;
         self.parameters(f)?;
-        write!(
-            f,
-            "<h2>Again</h2>\n<p><code>{}</code> gives the same bytes on every machine.</p>\n</body></html>\n",
-            Plain(&report.replay())
-        )
+        close(f, &report.replay())
     }
 }
 
@@ -88,26 +66,25 @@ impl Page<'_> {
         let end = self.0.end().max(Duration::from_nanos(1));
         let bins = self.0.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
         let bars = BARS.min(bins.unwrap_or(1)).max(1);
-        let tops = self.0.tops(end, bars);
-        let (what, scale) = match tops.len() {
-            ..2 => ("the origin", "All on one scale"),
-            _ => ("each layer", "Each layer on one scale for all arms"),
+        let pictures = self.0.pictures(bars);
+        let tops = tops(&pictures);
+        let (title, bar) = match self.0.steps {
+            None if tops.len() < 2 => ("Calls at the origin over time".to_owned(), None),
+            None => ("Calls at each layer over time".to_owned(), None),
+            Some(Steps { shows, over, step }) => (format!("{shows} over {over}"), Some(step.to_string())),
         };
-        writeln!(
-            f,
-            "<h2>Calls at {what} over time</h2>\n<p class=\"soft\">{scale}; a bar is {:.1} ms.</p>",
-            millis(end) / bars as f64
-        )?;
-        for arm in &self.0.arms {
+        let scale = if tops.len() < 2 { "All on one scale" } else { "Each layer on one scale for all arms" };
+        let bar = bar.unwrap_or_else(|| format!("{:.1} ms", millis(end) / bars as f64));
+        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&title))?;
+        for (arm, lanes) in self.0.arms.iter().zip(&pictures) {
             writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
-            for ((lane, timeline), top) in arm.shown().into_iter().zip(&tops) {
-                let columns = timeline.columns(end, bars);
+            for ((lane, columns), top) in lanes.iter().zip(&tops) {
                 // Lanes are lower, so that all of an arm are seen at once.
                 let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
                 if !lane.is_empty() {
                     writeln!(f, "<p class=\"soft\">{}</p>", Plain(lane))?;
                 }
-                writeln!(f, "{}", self.picture(arm, lane, &columns, *top, end, height))?;
+                writeln!(f, "{}", self.picture(arm, lane, columns, *top, end, height))?;
             }
         }
         Ok(())
@@ -132,24 +109,32 @@ impl Page<'_> {
             // Any count at all shows.
             let height = (high * *count as f64 / top as f64).max(1.0);
             let from = LEFT + bar * at as f64;
-            let began = millis(end) / columns.len() as f64 * at as f64;
+            let place = match self.0.steps {
+                None => format!("from {:.1} ms", millis(end) / columns.len() as f64 * at as f64),
+                Some(Steps { step, .. }) => format!("at {}", step * (at + 1) as f64),
+            };
             let _ = write!(
                 svg,
                 "<rect class=\"bar\" x=\"{from:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\">\
-                 <title>{count} from {began:.1} ms</title></rect>",
+                 <title>{count} {place}</title></rect>",
                 floor - height,
                 (bar - 0.5).max(0.5),
             );
         }
-        for tick in ticks(end) {
-            let at = x(tick);
+        let words: Vec<(f64, String)> = match self.0.steps {
+            None => ticks(end).into_iter().map(|tick| (x(tick), said(tick))).collect(),
+            // In the middle of the bar.
+            Some(Steps { step, .. }) => (0..columns.len())
+                .map(|nth| (LEFT + bar * (nth as f64 + 0.5), (step * (nth + 1) as f64).to_string()))
+                .collect(),
+        };
+        for (at, word) in words {
             let _ = write!(
                 svg,
                 "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\
-                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{word}</text>",
                 floor + 4.0,
                 floor + 16.0,
-                if tick.is_zero() { "0".to_owned() } else { show_time(tick) },
             );
         }
         for mark in &self.0.marks {
@@ -207,6 +192,11 @@ impl Page<'_> {
     }
 }
 
+/// A time on an axis.
+fn said(tick: Duration) -> String {
+    if tick.is_zero() { "0".to_owned() } else { show_time(tick) }
+}
+
 /// Round times from zero on, up to the end.
 fn ticks(end: Duration) -> Vec<Duration> {
     const ROUND: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
@@ -220,24 +210,6 @@ fn ticks(end: Duration) -> Vec<Duration> {
         ticks.push(*last + step);
     }
     ticks
-}
-
-/// Text that cannot be taken for markup.
-struct Plain<'a>(&'a str);
-
-impl fmt::Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            match letter {
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '&' => f.write_str("&amp;")?,
-                '"' => f.write_str("&quot;")?,
-                _ => f.write_char(letter)?,
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -259,7 +231,9 @@ mod tests {
 
     #[test]
     fn every_scenario_makes_a_page_that_asks_nobody_for_anything() {
-        for scenario in all().iter().filter(|scenario| ["retry-wall", "hot-key", "cron"].contains(&scenario.name)) {
+        for scenario in
+            all().iter().filter(|scenario| ["retry-wall", "hot-key", "cron", "goodput"].contains(&scenario.name))
+        {
             let report = scenario.run(&Settings::new(42));
             let page = report.page().to_string();
             assert!(

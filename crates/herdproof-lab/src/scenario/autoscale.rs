@@ -14,6 +14,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::Origin,
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
@@ -59,9 +60,9 @@ pub(super) const SCENARIO: Scenario =
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let Knobs { instances, queries, batch, gap, .. } = knobs;
-    let naive = start(settings.seed, knobs, None);
-    let batches = start(settings.seed, knobs, Some(Stagger::new(batch, gap).jitter(0.0)));
-    let apart = start(settings.seed, knobs, Some(Stagger::new(batch, gap)));
+    let naive = start(settings.seed, knobs, None, settings.tap(0));
+    let batches = start(settings.seed, knobs, Some(Stagger::new(batch, gap).jitter(0.0)), settings.tap(1));
+    let apart = start(settings.seed, knobs, Some(Stagger::new(batch, gap)), settings.tap(2));
     let all = u64::from(instances * queries);
     let together = u64::from(instances.min(batch) * queries);
     let seconds = |time: Duration| time.as_secs_f64();
@@ -134,28 +135,31 @@ impl Knobs {
     }
 }
 
-fn start(seed: u64, knobs: Knobs, stagger: Option<Stagger>) -> Start {
+fn start(seed: u64, knobs: Knobs, stagger: Option<Stagger>, tap: Tap) -> Start {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let database = Origin::up(&env, BIN, knobs.law());
+    let database = Origin::up(&env, BIN, knobs.law()).tapped(tap);
     let seen = Start { database: database.clone(), cold: (0, 0), warm: Duration::ZERO, users: Vec::new() };
     let seen = Arc::new(Mutex::new(seen));
     for instance in 0..knobs.instances {
         let rng = env.scope(u64::from(instance)).rng("start");
         let at = env.now() + stagger.map_or(Duration::ZERO, |stagger| stagger.start(instance, &rng));
+        let batch = if stagger.is_some() { instance / knobs.batch } else { 0 };
+        let caller = Caller::of(instance.into(), "/warm").in_wave("autoscale", batch);
         for _ in 0..knobs.queries {
-            env.spawn(cold_query(env.clone(), at, database.clone(), Arc::clone(&seen))).detach();
+            env.spawn(cold_query(env.clone(), at, caller, database.clone(), Arc::clone(&seen))).detach();
         }
     }
     let (clock, users) = (env.clone(), Arc::clone(&seen));
     env.spawn(async move {
-        let arrive = |_| {
+        let arrive = |number| {
+            let caller = Caller::of(u64::from(knobs.instances) + number, "/");
             let (env, database, users) = (clock.clone(), database.clone(), Arc::clone(&users));
             clock
                 .spawn(async move {
                     let began = env.now();
                     // An origin that is up answers everybody.
-                    let _ = database.call().await;
+                    let _ = database.call_from(caller).await;
                     users.lock().users.push(env.now() - began);
                 })
                 .detach();
@@ -167,7 +171,7 @@ fn start(seed: u64, knobs: Knobs, stagger: Option<Stagger>) -> Start {
     Arc::into_inner(seen).expect("everybody is done").into_inner()
 }
 
-async fn cold_query(env: Env, at: Tick, database: Origin, seen: Arc<Mutex<Start>>) {
+async fn cold_query(env: Env, at: Tick, caller: Caller, database: Origin, seen: Arc<Mutex<Start>>) {
     env.sleep_until(at).await;
     {
         let Start { cold, .. } = &mut *seen.lock();
@@ -175,7 +179,7 @@ async fn cold_query(env: Env, at: Tick, database: Origin, seen: Arc<Mutex<Start>
         cold.1 = cold.1.max(cold.0);
     }
     // As above.
-    let _ = database.call().await;
+    let _ = database.call_from(caller).await;
     let mut seen = seen.lock();
     seen.cold.0 -= 1;
     seen.warm = seen.warm.max(env.now() - Tick::ZERO);

@@ -12,7 +12,8 @@
 //! - Full jitter after failures spreads the later attempts, but not the first, which is the whole crowd.
 //! - Spread over `W >= N / H` from the first attempt on there is no queue to speak of.
 //!
-//! Scaled from 100,000 clients to 10,000; the server and its queue are scaled with them.
+//! Scaled from 100,000 clients to 10,000; the server and its queue are scaled with them. The first wave, and the remedy, are run with
+//! all of them as well.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -29,6 +30,7 @@ use tokio::sync::oneshot;
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
@@ -39,6 +41,10 @@ const BIN: Duration = Duration::from_millis(250);
 /// After this long, those who are not connected are counted as such.
 const LIMIT: Duration = Duration::from_secs(250);
 const SHORT_LIMIT: Duration = Duration::from_secs(40);
+/// The first wave, and what follows a timeout later.
+const TWO_WAVES: Duration = Duration::from_secs(3);
+/// What everything is scaled down by.
+const SCALE: usize = 10;
 
 /// What a storm did.
 struct Storm {
@@ -53,15 +59,15 @@ struct Storm {
 
 knobs! {
     /// How many clients lose their connection.
-    clients: u64 = 10_000, 1..=20_000;
+    clients: u64 = 10_000, 1..=100_000;
     /// How many handshakes the server makes at a time.
     cores: usize = 8, 1..=256;
     /// How long one takes.
     handshake: Duration = Duration::from_millis(16), Duration::from_millis(1)..=Duration::from_secs(1);
     /// How long the accept queue is.
-    queue: usize = 410, 1..=20_000;
+    queue: usize = 410, 1..=100_000;
     /// How long it is where it is too long.
-    long_queue: usize = 2_000, 1..=20_000;
+    long_queue: usize = 2_000, 1..=100_000;
     /// How long a client waits for its connection.
     timeout: Duration = Duration::from_secs(2), Duration::from_secs(1)..=Duration::from_secs(30);
 }
@@ -75,16 +81,22 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let storm = |queue, limit, reconnect: Reconnect| storm(settings.seed, knobs, queue, limit, &reconnect);
+    let storm = |arm, queue, limit, reconnect: Reconnect| {
+        storm(settings.seed, knobs, queue, limit, &reconnect, settings.tap(arm))
+    };
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);
         Reconnect::new().spread(Duration::ZERO).backoff(backoff)
     };
-    let at_once = storm(knobs.queue, LIMIT, fixed(Duration::ZERO));
-    let long = storm(knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
-    let waves = storm(knobs.queue, LIMIT, fixed(PAUSE));
-    let jitter = storm(knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
-    let spread = storm(knobs.queue, LIMIT, Reconnect::new().crowd(knobs.clients, knobs.comfortable()));
+    let at_once = storm(0, knobs.queue, LIMIT, fixed(Duration::ZERO));
+    let long = storm(1, knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
+    let waves = storm(2, knobs.queue, LIMIT, fixed(PAUSE));
+    let jitter = storm(3, knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
+    let spread = storm(4, knobs.queue, LIMIT, knobs.spread());
+    let whole = knobs.whole();
+    let other = Tap::default;
+    let whole_at_once = self::storm(settings.seed, whole, whole.queue, TWO_WAVES, &fixed(Duration::ZERO), other());
+    let whole_spread = self::storm(settings.seed, whole, whole.queue, LIMIT, &whole.spread(), other());
     let summary = format!(
         "dialling at once takes {} dials and {:.0} s; with a pause of 5 s {:.0} s; with full jitter {} dials and {:.0} s; spread \
          over {:.0} s from the first attempt on {} dials, {:.0} s, and {} dropped.",
@@ -102,7 +114,11 @@ fn run(settings: &Settings) -> Report {
         scenario: "connection-storm",
         seed: settings.seed,
         marks: vec![Mark { at: Duration::ZERO, what: "every connection is lost" }],
-        checks: checks(knobs, &at_once, &long, &waves, &jitter, &spread),
+        checks: [
+            checks(knobs, &at_once, &long, &waves, &jitter, &spread),
+            unscaled(whole, &whole_at_once, &whole_spread),
+        ]
+        .concat(),
         arms: vec![
             at_once.arm("at once"),
             long.arm("at once, long queue"),
@@ -131,21 +147,31 @@ impl Knobs {
         self.per_second() * 0.8
     }
 
+    /// As many clients as there were, at the server that they had.
+    fn whole(self) -> Knobs {
+        Knobs { clients: self.clients * SCALE as u64, cores: self.cores * SCALE, queue: self.queue * SCALE, ..self }
+    }
+
+    fn spread(self) -> Reconnect {
+        Reconnect::new().crowd(self.clients, self.comfortable())
+    }
+
     /// Over how many seconds everybody's first attempts have to be spread for that.
     fn window(self) -> f64 {
         self.clients as f64 / self.comfortable()
     }
 }
 
-fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Reconnect) -> Storm {
+fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Reconnect, tap: Tap) -> Storm {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let server = Service::new(&env, "server", BIN, Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) });
+    let plan = Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) };
+    let server = Service::tapped(&env, "server", BIN, plan, tap);
     let seen = Arc::new(Mutex::new((Timeline::new(BIN), 0, Tick::ZERO)));
     for id in 0..knobs.clients {
         // The connection that was lost had been steady.
         let reconnect = reconnect.clone().steady(Duration::ZERO);
-        env.spawn(client(env.scope(id), knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
+        env.spawn(client(env.scope(id), id, knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
     }
     sim.run_until(Tick::ZERO + limit);
     let (connected, dropped, last) = seen.lock().clone();
@@ -163,6 +189,7 @@ fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Rec
 /// Has a connection, loses it at once, and keeps dialling until it has another.
 async fn client(
     env: Env,
+    id: u64,
     timeout: Duration,
     reconnect: Reconnect,
     server: Service,
@@ -170,11 +197,18 @@ async fn client(
 ) {
     let (connected, stop) = oneshot::channel::<()>();
     let mut connected = Some(connected);
-    let mut first = true;
+    // The connection that was lost, then as many as it takes.
+    let mut dials = 0..;
     let connect = || {
-        let had_one = std::mem::take(&mut first);
+        let wave = dials.next().unwrap_or(u32::MAX).checked_sub(1);
+        let caller = wave.map(|wave| Caller::of(id, "/connect").in_wave("reconnect", wave));
         let (env, server, seen) = (env.clone(), server.clone(), Arc::clone(&seen));
-        async move { if had_one { Ok(false) } else { dial(&env, timeout, &server, &seen).await.map(|()| true) } }
+        async move {
+            match caller {
+                None => Ok(false),
+                Some(caller) => dial(&env, timeout, &server, caller, &seen).await.map(|()| true),
+            }
+        }
     };
     let serve = |again| {
         if again {
@@ -192,11 +226,12 @@ async fn dial(
     env: &Env,
     timeout: Duration,
     server: &Service,
+    caller: Caller,
     seen: &Mutex<(Timeline, u64, Tick)>,
 ) -> Result<(), Unserved> {
     let mut late = pin!(env.sleep(timeout));
     let mut call = pin!(async {
-        let served = server.call().await;
+        let served = server.call_from(caller).await;
         if served == Err(Unserved::Full) {
             seen.lock().1 += 1;
             pending::<()>().await;
@@ -311,6 +346,36 @@ fn checks(knobs: Knobs, at_once: &Storm, long: &Storm, waves: &Storm, jitter: &S
             (jitter.dials.total() - first(jitter)) as f64,
         )
         .cites("T2")
+        .cites("T26"),
+    ]
+}
+
+fn unscaled(knobs: Knobs, at_once: &Storm, spread: &Storm) -> Vec<Check> {
+    let Knobs { clients, .. } = knobs;
+    vec![
+        Check::equal(
+            Source::Article,
+            format!("all {clients}, at once: dials in one instant"),
+            &clients,
+            &at_once.dials.peak(),
+        )
+        .cites("N29")
+        .cites("H9"),
+        Check::equal(
+            Source::Promise,
+            format!("all {clients}, spread: (dropped, for nobody, dials)"),
+            &(0, 0, clients),
+            &(spread.dropped, spread.wasted, spread.dials.total()),
+        )
+        .cites("N29")
+        .cites("T26"),
+        Check::at_most(
+            Source::Promise,
+            format!("all {clients}, spread: over after W and a bit (s)"),
+            knobs.window() + 1.0,
+            spread.seconds(),
+        )
+        .cites("N29")
         .cites("T26"),
     ]
 }

@@ -15,6 +15,7 @@ use herdproof::{
 use super::{Scenario, marks::Marks};
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
 };
 
@@ -45,12 +46,12 @@ pub(super) const SCENARIO: Scenario =
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |way| herd(settings.seed, knobs, way);
-    let sharp = herd(Way::Sharp);
-    let sleep = herd(Way::Sleep);
-    let drawn = herd(Way::Cron { bound: BOUND, own: false });
-    let own = herd(Way::Cron { bound: BOUND, own: true });
-    let hour = herd(Way::Cron { bound: HOUR, own: true });
+    let herd = |arm, way| herd(settings.seed, knobs, way, &settings.tap(arm));
+    let sharp = herd(0, Way::Sharp);
+    let sleep = herd(1, Way::Sleep);
+    let drawn = herd(2, Way::Cron { bound: BOUND, own: false });
+    let own = herd(3, Way::Cron { bound: BOUND, own: true });
+    let hour = herd(4, Way::Cron { bound: HOUR, own: true });
     let peak = |marks: &Marks| marks.timeline(SECOND).peak();
     let summary = format!(
         "{} jobs at :00 are {} in one second; each in its own slot of ten minutes {}, of the whole hour {}, and \
@@ -83,22 +84,23 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way) -> Marks {
+fn herd(seed: u64, knobs: Knobs, way: Way, tap: &Tap) -> Marks {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let marks = Marks::new(knobs.instances);
     for id in 0..knobs.instances {
-        env.spawn(instance(env.scope(id), knobs.job, way, id, marks.clone())).detach();
+        env.spawn(instance(env.scope(id), knobs.job, way, id, marks.clone(), tap.clone())).detach();
     }
     sim.finish().expect("every instance stops");
     marks
 }
 
-async fn instance(env: Env, time: Duration, way: Way, id: u64, marks: Marks) {
+async fn instance(env: Env, time: Duration, way: Way, id: u64, marks: Marks, tap: Tap) {
     let clock = env.clone();
     let mut left = HOURS;
     let mut job = move || {
-        marks.mark(id, clock.now());
+        let wave = marks.mark(id, clock.now());
+        tap.note(&clock, Caller::of(id, "/report").in_wave("cron", wave), 200);
         left -= 1;
         let work = clock.sleep(time);
         async move {

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     timeline::Timeline,
 };
@@ -77,10 +78,10 @@ fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let steps = |step, count| move |_: &Env| Limit::Steps(Arc::new(Steps { step, count, used: Mutex::default() }));
     let rate = || Rate::per_second(knobs.rate).burst(knobs.burst);
-    let window = herd(seed, knobs, steps(SECOND, knobs.rate));
-    let ticks = herd(seed, knobs, steps(SECOND / 10, knobs.rate / 10));
-    let told = herd(seed, knobs, |env| Limit::Told(RateLimit::new(env, rate())));
-    let waits = herd(seed, knobs, |env| Limit::Waits(RateLimit::new(env, rate())));
+    let window = herd(seed, knobs, &settings.tap(0), steps(SECOND, knobs.rate));
+    let ticks = herd(seed, knobs, &settings.tap(1), steps(SECOND / 10, knobs.rate / 10));
+    let told = herd(seed, knobs, &settings.tap(2), |env| Limit::Told(RateLimit::new(env, rate())));
+    let waits = herd(seed, knobs, &settings.tap(3), |env| Limit::Waits(RateLimit::new(env, rate())));
     let checks = checks(knobs, &window, &ticks, &told, &waits);
     let summary = format!(
         "the fixed window let {} through within one second and {} within one millisecond, and its waiters asked {:.1} times \
@@ -108,19 +109,20 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, limit: impl FnOnce(&Env) -> Limit) -> Herd {
+fn herd(seed: u64, knobs: Knobs, tap: &Tap, limit: impl FnOnce(&Env) -> Limit) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let limit = limit(&env);
     let rng = env.rng("callers");
     let asked = Arc::new(AtomicU64::new(0));
     let callers: Vec<_> = (0..knobs.callers)
-        .map(|_| {
+        .map(|id| {
             let comes = Tick::ZERO + rng.between(FIRST, LAST);
             let (clock, limit, asked) = (env.clone(), limit.clone(), Arc::clone(&asked));
+            let tap = tap.clone();
             env.spawn(async move {
                 clock.sleep_until(comes).await;
-                limit.pass(&clock, &asked).await;
+                limit.pass(&clock, &asked, id, &tap).await;
                 clock.now()
             })
         })
@@ -138,14 +140,18 @@ fn herd(seed: u64, knobs: Knobs, limit: impl FnOnce(&Env) -> Limit) -> Herd {
 
 impl Limit {
     /// Asks until it is let in.
-    async fn pass(&self, env: &Env, asked: &AtomicU64) {
-        loop {
+    async fn pass(&self, env: &Env, asked: &AtomicU64, id: u64, tap: &Tap) {
+        for wave in 0.. {
             asked.fetch_add(1, Ordering::Relaxed);
+            // Who comes by itself is part of the herd once it comes back.
+            let caller = Caller::of(id, "/");
+            let request = tap.begin(env, if wave == 0 { caller } else { caller.in_wave("refill", wave) });
             let mut ask = Ask::new(env).deadline(Tick::MAX);
             let entered = match self {
                 Limit::Steps(steps) => match steps.try_enter(env.now()) {
-                    Ok(()) => return,
+                    Ok(()) => return request.end(200),
                     Err(next) => {
+                        request.end(429);
                         env.sleep_until(next).await;
                         continue;
                     }
@@ -154,9 +160,15 @@ impl Limit {
                 Limit::Waits(limit) => limit.enter(&mut ask).await,
             };
             match entered {
-                Ok(permit) => return permit.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at }),
-                Err(refusal) => env.sleep(refusal.after.unwrap_or(SECOND)).await,
-            };
+                Ok(permit) => {
+                    request.end(200);
+                    return permit.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at });
+                }
+                Err(refusal) => {
+                    request.end(429);
+                    env.sleep(refusal.after.unwrap_or(SECOND)).await;
+                }
+            }
         }
     }
 }

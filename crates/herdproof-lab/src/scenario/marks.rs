@@ -16,8 +16,12 @@ impl Marks {
         Marks(Arc::new(Mutex::new((0..people).map(|_| Vec::new()).collect())))
     }
 
-    pub(super) fn mark(&self, who: u64, at: Tick) {
-        self.0.lock()[usize::try_from(who).expect("an index")].push(at);
+    /// Marks an instant of somebody's, and says how many there were before it.
+    pub(super) fn mark(&self, who: u64, at: Tick) -> u32 {
+        let mut people = self.0.lock();
+        let person = &mut people[usize::try_from(who).expect("an index")];
+        person.push(at);
+        u32::try_from(person.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// Everybody's instants, one person after another.

@@ -35,7 +35,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
-    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, spell},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say, spell},
     service::{Plan, Service},
     timeline::Timeline,
 };
@@ -52,11 +52,11 @@ const DURATIONS: [u32; 4] = [1, 2, 4, 8];
 /// How many runs of Brooker's model are averaged, as there, whatever the run's own seed.
 const COLLAPSES: u64 = 10;
 
-/// So many of the workers are gone for so many seconds.
+/// So many of the workers are gone for so long.
 #[derive(Clone, Copy)]
 struct Trigger {
     lost: usize,
-    lasts: u32,
+    lasts: Duration,
 }
 
 /// A way of trying again.
@@ -75,8 +75,8 @@ knobs! {
     service_time: Duration = Duration::from_millis(333), Duration::from_millis(10)..=SEC * 2;
     /// How many workers are lost from 10 s on; no more than there are.
     lost: usize = 8, 0..=100;
-    /// For how many seconds they are gone.
-    lasts: u32 = 10, 1..=60;
+    /// For how long they are gone.
+    lasts: Duration = SEC * 10, SEC / 10..=SEC * 60;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -95,25 +95,28 @@ fn run(settings: &Settings) -> Report {
     let ours: &Rule = &|rule| rule;
     let [naive, jittered, single, budgeted] =
         [at_once, jitter, never, ours].map(|rule| Run::new(seed, knobs, knobs.trigger(), rule));
-    let frontiers =
-        [at_once, jitter, never, ours].map(|rule| knobs.sizes().map(|lost| longest_survived(seed, knobs, lost, rule)));
-    let mut checks = checks(knobs, [&naive, &jittered, &single, &budgeted], &frontiers);
-    let published: &Rule = &|rule| rule.attempts(3).backoff(Backoff::constant(Duration::ZERO)).without_budget();
-    let collapses: Vec<Collapse> = (0..COLLAPSES).map(|seed| Collapse::new(seed, published)).collect();
-    checks.extend(collapse_checks(&collapses, &Collapse::new(seed, ours)));
+    let frontier = |rule| knobs.sizes().map(|lost| longest_survived(seed, knobs, lost, rule));
+    let frontiers = (!settings.is_bare()).then(|| [at_once, jitter, never, ours].map(frontier));
+    let checks = frontiers.map_or_else(Vec::new, |frontiers| {
+        let mut checks = checks(knobs, [&naive, &jittered, &single, &budgeted], &frontiers);
+        let published: &Rule = &|rule| rule.attempts(3).backoff(Backoff::constant(Duration::ZERO)).without_budget();
+        let collapses: Vec<Collapse> = (0..COLLAPSES).map(|seed| Collapse::new(seed, published)).collect();
+        checks.extend(collapse_checks(&collapses, &Collapse::new(seed, ours)));
+        checks
+    });
     let left = 1.0 - knobs.trigger().lost as f64 / knobs.workers as f64;
     let left = if (left - 0.2).abs() < 1e-9 { "a fifth".to_owned() } else { format!("{:.0} %", 100.0 * left) };
     let summary = format!(
-        "{} seconds with {left} of the workers, and {} tries: forty seconds after the workers are back {:.0} % of the \
+        "{} with {left} of the workers, and {} tries: forty seconds after the workers are back {:.0} % of the \
          users are served, {:.0} % with jitter. With a budget all are, from {:.0} s after; without retries from {:.0} s after.",
-        spell(knobs.lasts.into()),
+        knobs.said(),
         spell(knobs.tries.into()),
         100.0 * naive.share_at_end(),
         100.0 * jittered.share_at_end(),
         budgeted.recovered_after().map_or(f64::NAN, |after| after.as_secs_f64()),
         single.recovered_after().map_or(f64::NAN, |after| after.as_secs_f64()),
     );
-    let [a, b, c, d] = frontiers;
+    let [a, b, c, d] = frontiers.map_or([None; 4], |frontiers| frontiers.map(Some));
     let [several, with_jitter] = match tries {
         3 => ["three tries", "three tries, jitter"],
         _ => ["several tries", "several tries, jitter"],
@@ -131,7 +134,7 @@ fn run(settings: &Settings) -> Report {
         span: Duration::ZERO,
         marks: vec![
             Mark { at: TRIGGER, what: "workers are lost" },
-            Mark { at: TRIGGER + SEC * knobs.lasts, what: "they are back" },
+            Mark { at: TRIGGER + knobs.lasts, what: "they are back" },
         ],
         checks,
         summary,
@@ -146,6 +149,15 @@ impl Knobs {
 
     fn trigger(self) -> Trigger {
         Trigger { lost: self.lost.min(self.workers), lasts: self.lasts }
+    }
+
+    /// How long the trigger is, in words if they are whole seconds.
+    fn said(self) -> String {
+        if self.lasts.subsec_nanos() == 0 && self.lasts.as_secs() < 60 {
+            format!("{} seconds", spell(self.lasts.as_secs()))
+        } else {
+            say(self.lasts)
+        }
     }
 
     /// How many workers the triggers of the frontier take.
@@ -176,11 +188,11 @@ impl Run {
         env.spawn(async move {
             clock.sleep(TRIGGER).await;
             plan.change(|plan| plan.workers -= trigger.lost);
-            clock.sleep(SEC * trigger.lasts).await;
+            clock.sleep(trigger.lasts).await;
             plan.change(|plan| plan.workers += trigger.lost);
         })
         .detach();
-        let until = TRIGGER + SEC * trigger.lasts + AFTER;
+        let until = TRIGGER + trigger.lasts + AFTER;
         let call = service.clone();
         let users = users(
             &mut sim,
@@ -197,8 +209,10 @@ impl Run {
         Run { trigger, calls: seen.calls, wasted: seen.wasted, users }
     }
 
+    /// The first second in which the trigger is gone.
     fn gone(&self) -> usize {
-        usize::try_from(TRIGGER.as_secs()).unwrap_or(0) + self.trigger.lasts as usize
+        let whole = (TRIGGER + self.trigger.lasts).as_nanos().div_ceil(SEC.as_nanos());
+        usize::try_from(whole).unwrap_or(usize::MAX)
     }
 
     /// The share of users served who came in the last ten seconds.
@@ -215,24 +229,29 @@ impl Run {
         (first < end).then(|| SEC * u32::try_from(first.saturating_sub(self.gone())).unwrap_or(u32::MAX))
     }
 
-    fn arm(&self, name: &'static str, survived: [u32; 3]) -> Arm {
-        let gone = self.gone();
-        let figures = vec![
+    fn arm(&self, name: &'static str, survived: Option<[u32; 3]>) -> Arm {
+        let before = usize::try_from(TRIGGER.as_secs()).unwrap_or(0);
+        let mut figures = vec![
             Figure::count("calls", "calls", self.calls.total()),
             Figure::count("wasted", "for nobody", self.wasted),
-            Figure::number("served_before_percent", "before %", 100.0 * self.users.share(0, gone - 10)),
+            Figure::number("served_before_percent", "before %", 100.0 * self.users.share(0, before)),
             Figure::number("served_at_end_percent", "at end %", 100.0 * self.share_at_end()),
-            Figure::count("survives_50_percent_for_s", "-50 % s", u64::from(survived[0])),
-            Figure::count("survives_80_percent_for_s", "-80 % s", u64::from(survived[1])),
-            Figure::count("survives_100_percent_for_s", "-100 % s", u64::from(survived[2])),
         ];
+        if let Some([half, most, all]) = survived {
+            figures.extend([
+                Figure::count("survives_50_percent_for_s", "-50 % s", u64::from(half)),
+                Figure::count("survives_80_percent_for_s", "-80 % s", u64::from(most)),
+                Figure::count("survives_100_percent_for_s", "-100 % s", u64::from(all)),
+            ]);
+        }
         Arm::new(name, figures, self.calls.clone())
     }
 }
 
 /// The longest trigger of this size, in seconds, from which it recovers; zero if from none.
 fn longest_survived(seed: u64, knobs: Knobs, lost: usize, rule: &Rule) -> u32 {
-    let survives = |lasts: &&u32| Run::new(seed, knobs, Trigger { lost, lasts: **lasts }, rule).share_at_end() > 0.9;
+    let survives =
+        |lasts: &&u32| Run::new(seed, knobs, Trigger { lost, lasts: SEC * **lasts }, rule).share_at_end() > 0.9;
     DURATIONS.iter().take_while(survives).last().copied().unwrap_or(0)
 }
 

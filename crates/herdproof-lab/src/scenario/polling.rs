@@ -16,12 +16,12 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, millis},
     timeline::Timeline,
 };
 
 const BURST_AT: Duration = Duration::from_millis(40_300);
-const TIME: Duration = Duration::from_secs(60);
 const BIN: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +48,9 @@ struct Queue {
 
 knobs! {
     /// How many consumers poll.
-    consumers: u64 = 1_000, 1..=10_000;
+    consumers: u64 = 1_000, 1..=200_000;
     /// How often each does.
-    period: Duration = Duration::from_secs(1), Duration::from_millis(500)..=Duration::from_secs(30);
+    period: Duration = Duration::from_secs(1), Duration::from_millis(500)..=Duration::from_secs(60);
     /// How slow one becomes that finds nothing; no faster than the period.
     slowest: Duration = Duration::from_secs(10), Duration::from_millis(500)..=Duration::from_secs(60);
     /// How many jobs a poll takes at most.
@@ -61,6 +61,8 @@ knobs! {
     jobs: f64 = 20.0, 0.0..=10_000.0;
     /// How many come at once besides, at 40.3 s.
     burst: u64 = 5_000, 0..=100_000;
+    /// How long they are watched.
+    time: Duration = Duration::from_secs(60), Duration::from_secs(60)..=Duration::from_secs(600);
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -72,10 +74,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |way| herd(settings.seed, knobs, way);
-    let step = herd(Way::InStep);
-    let jittered = herd(Way::Jittered);
-    let adaptive = herd(Way::Adaptive);
+    let herd = |arm, way| herd(settings.seed, knobs, way, &settings.tap(arm));
+    let step = herd(0, Way::InStep);
+    let jittered = herd(1, Way::Jittered);
+    let adaptive = herd(2, Way::Adaptive);
     let summary = format!(
         "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
          empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {} is gone in {:.2} s.",
@@ -93,7 +95,7 @@ fn run(settings: &Settings) -> Report {
         marks: vec![Mark { at: BURST_AT, what: "the burst" }],
         checks: checks(knobs, &step, &jittered, &adaptive),
         arms: vec![step.arm("in step"), jittered.arm("jittered"), adaptive.arm("slower when empty")],
-        span: TIME,
+        span: knobs.time,
         summary,
         ..Report::default()
     }
@@ -105,7 +107,7 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
+fn herd(seed: u64, knobs: Knobs, way: Way, tap: &Tap) -> Queue {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let queue = Arc::new(Mutex::new(Queue {
@@ -117,12 +119,12 @@ fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
         drained: None,
     }));
     for id in 0..knobs.consumers {
-        env.spawn(consumer(env.scope(id), knobs, way, Arc::clone(&queue))).detach();
+        env.spawn(consumer(env.scope(id), id, knobs, way, Arc::clone(&queue), tap.clone())).detach();
     }
     let (producer, line) = (env.clone(), Arc::clone(&queue));
     env.spawn(async move {
         let arrive = |_| line.lock().jobs.push_back(producer.now());
-        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + TIME, |_| knobs.jobs, arrive).await;
+        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + knobs.time, |_| knobs.jobs, arrive).await;
     })
     .detach();
     let line = Arc::clone(&queue);
@@ -136,13 +138,19 @@ fn herd(seed: u64, knobs: Knobs, way: Way) -> Queue {
     Arc::into_inner(queue).expect("everybody has stopped").into_inner()
 }
 
-async fn consumer(env: Env, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>) {
+async fn consumer(env: Env, id: u64, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>, tap: Tap) {
+    let mut waves = 0..;
+    let mut poll = || {
+        let wave = waves.next().unwrap_or(u32::MAX);
+        tap.note(&env, Caller::of(id, "/jobs").in_wave("polling", wave), 200);
+        queue.lock().poll(env.now())
+    };
     let poller = match way {
         Way::InStep => {
             let mut at = env.now();
-            while at - Tick::ZERO < TIME {
-                let now = env.sleep_until(at).await;
-                queue.lock().poll(now);
+            while at - Tick::ZERO < knobs.time {
+                env.sleep_until(at).await;
+                poll();
                 at = at + knobs.period;
             }
             return;
@@ -151,8 +159,8 @@ async fn consumer(env: Env, knobs: Knobs, way: Way, queue: Arc<Mutex<Queue>>) {
         Way::Adaptive => Poller::every(knobs.period).slowest(knobs.slowest()),
     };
     poller
-        .run(&env, env.sleep(TIME), || {
-            let found = queue.lock().poll(env.now());
+        .run(&env, env.sleep(knobs.time), || {
+            let found = poll();
             let trip = env.sleep(knobs.round_trip);
             async move {
                 trip.await;
@@ -203,7 +211,7 @@ impl Queue {
 }
 
 fn checks(knobs: Knobs, step: &Queue, jittered: &Queue, adaptive: &Queue) -> Vec<Check> {
-    let per_second = |queue: &Queue| queue.polls.total() as f64 / TIME.as_secs_f64();
+    let per_second = |queue: &Queue| queue.polls.total() as f64 / knobs.time.as_secs_f64();
     let (p, t) = (knobs.consumers as f64, knobs.period.as_secs_f64());
     let mean = p / t * BIN.as_secs_f64();
     vec![

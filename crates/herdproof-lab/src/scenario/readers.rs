@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use herdproof::{Env, Tick, env::Task};
 use parking_lot::Mutex;
 
-use crate::origin::{Down, Origin};
+use crate::{
+    log::Caller,
+    origin::{Down, Origin},
+};
 
 /// What one reader got.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +101,23 @@ impl Crowd {
 
 /// A load, which the origin works on to the end whether or not anybody still waits for it.
 pub(super) fn load(env: &Env, origin: &Origin) -> impl Future<Output = Result<Tick, Down>> + Send + use<> {
+    load_by(env, origin, None)
+}
+
+/// The same, by a caller who is known, if the origin is to know it.
+pub(super) fn load_by(
+    env: &Env,
+    origin: &Origin,
+    caller: Option<Caller>,
+) -> impl Future<Output = Result<Tick, Down>> + Send + use<> {
     let (clock, origin) = (env.clone(), origin.clone());
-    let work = move || clock.clone().spawn(async move { origin.call().await.map(|_| clock.now()) });
+    let call = async move {
+        match caller {
+            Some(caller) => origin.call_from(caller).await,
+            None => origin.call().await,
+        }
+    };
+    let work = move || clock.clone().spawn(async move { call.await.map(|_| clock.now()) });
     async move {
         let work: Task<Result<Tick, Down>> = work();
         work.await.unwrap_or(Err(Down))

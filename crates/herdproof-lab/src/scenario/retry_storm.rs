@@ -27,6 +27,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Seen, Service, Unserved},
 };
@@ -65,13 +66,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let herd = |rule: &dyn Fn(RetryBuilder) -> RetryBuilder| herd(seed, knobs, rule);
+    let herd = |arm, rule: &dyn Fn(RetryBuilder) -> RetryBuilder| herd(seed, knobs, settings.tap(arm), rule);
     let backoff = |backoff: Backoff| move |rule: RetryBuilder| rule.backoff(backoff.clone()).overload_backoff(backoff);
     let persistent = |rule: RetryBuilder| rule.attempts(100).without_budget();
-    let fixed = herd(&|rule| persistent(backoff(Backoff::constant(knobs.pause).jitter(Jitter::None))(rule)));
-    let doubled = herd(&|rule| persistent(backoff(Backoff::exponential(knobs.pause).jitter(Jitter::None))(rule)));
-    let jittered = herd(&|rule| persistent(backoff(Backoff::exponential(knobs.pause))(rule)));
-    let ours = herd(&|rule| rule);
+    let fixed = herd(0, &|rule| persistent(backoff(Backoff::constant(knobs.pause).jitter(Jitter::None))(rule)));
+    let doubled = herd(1, &|rule| persistent(backoff(Backoff::exponential(knobs.pause).jitter(Jitter::None))(rule)));
+    let jittered = herd(2, &|rule| persistent(backoff(Backoff::exponential(knobs.pause))(rule)));
+    let ours = herd(3, &|rule| rule);
     let mut checks = checks(knobs, &fixed, &doubled, &jittered, &ours);
     checks.extend(anchors(seed));
     let summary = format!(
@@ -129,17 +130,18 @@ struct Herd {
     failed_after: u64,
 }
 
-fn herd(seed: u64, knobs: Knobs, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
+fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "origin", BIN, Plan { down: true, ..knobs.origin() });
+    let service = Service::tapped(&env, "origin", BIN, Plan { down: true, ..knobs.origin() }, tap);
     let clients: Vec<(Env, Retry)> = (0..knobs.clients)
         .map(|id| env.scope(id))
         .map(|env| (env.clone(), rule(Retry::builder(&env)).timeout(knobs.timeout).build()))
         .collect();
     // Users, those who failed, and those of them who came after the outage.
     let tally = Arc::new(Mutex::new([0; 3]));
-    let arrive = |number: u64| {
+    let arrive = |number: u64, in_crowd: bool| {
+        let id = if in_crowd { number } else { knobs.crowd() + number };
         let (env, retry) = clients[usize::try_from(number % knobs.clients).unwrap_or(0)].clone();
         let (service, tally) = (service.clone(), Arc::clone(&tally));
         tally.lock()[0] += 1;
@@ -147,7 +149,13 @@ fn herd(seed: u64, knobs: Knobs, rule: impl Fn(RetryBuilder) -> RetryBuilder) ->
         env.clone()
             .spawn(async move {
                 let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + knobs.timeout);
-                let call = async |_| service.call().await.map_err(Failure::Failed);
+                let call = async |ask: Ask| {
+                    let caller = Caller::of(id, "/");
+                    // Who came by itself is part of the herd once it tries again.
+                    let is_herd = in_crowd || ask.attempt > 0;
+                    let caller = if is_herd { caller.in_wave("retry", ask.attempt.into()) } else { caller };
+                    service.call_from(caller).await.map_err(Failure::Failed)
+                };
                 if retry.run(&env, sort, ask, call).await.is_err() {
                     let mut tally = tally.lock();
                     tally[1] += 1;
@@ -162,8 +170,8 @@ fn herd(seed: u64, knobs: Knobs, rule: impl Fn(RetryBuilder) -> RetryBuilder) ->
         healer.change(|plan| plan.down = false);
     })
     .detach();
-    (0..knobs.crowd()).for_each(arrive);
-    sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, arrive));
+    (0..knobs.crowd()).for_each(|number| arrive(number, true));
+    sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, |number| arrive(number, false)));
     sim.run_until(Tick::ZERO + HORIZON + knobs.timeout * 2);
     let [users, failed, failed_after] = *tally.lock();
     Herd { knobs, seen: service.seen(), users, failed, failed_after }
@@ -342,7 +350,7 @@ mod tests {
     #[test]
     fn nobody_is_lost_from_the_books() {
         let knobs = Knobs::of(&Settings::new(1));
-        let ours = herd(1, knobs, |rule| rule);
+        let ours = herd(1, knobs, Tap::default(), |rule| rule);
         assert!(ours.users > knobs.crowd() && ours.failed <= ours.users);
         assert_eq!(ours.seen.wasted, 0, "the line is too short for anybody to time out in it");
         assert!(ours.over_until() >= BIN, "the crowd itself is over capacity");

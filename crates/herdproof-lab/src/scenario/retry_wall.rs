@@ -14,6 +14,7 @@ use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::Origin,
     report::{Arm, Check, Figure, Parameter, Report, Source, millis},
     timeline::Shape,
@@ -41,9 +42,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |jitter| herd(settings.seed, knobs, jitter);
-    let (naive, backoff, jitter) = (herd(None), herd(Some(Jitter::None)), herd(Some(Jitter::Full)));
-    let checks = checks(knobs, &naive, &backoff, &jitter);
+    let herd = |arm, jitter| herd(settings.seed, knobs, jitter, settings.tap(arm));
+    let (naive, backoff, jitter) = (herd(0, None), herd(1, Some(Jitter::None)), herd(2, Some(Jitter::Full)));
+    let checks = if settings.is_bare() { Vec::new() } else { checks(knobs, &naive, &backoff, &jitter) };
     let worst = |herd: &Herd| herd.peak_after_first();
     let summary = format!(
         "all three make {} calls. Backoff alone turns one wall of {} into spikes of {}; full jitter leaves the first \
@@ -85,12 +86,12 @@ struct Herd {
     waited: Duration,
 }
 
-fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>) -> Herd {
+fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>, tap: Tap) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::down(&env, MS);
+    let origin = Origin::down(&env, MS).tapped(tap);
     let clients: Vec<_> = (0..knobs.clients)
-        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), origin.clone(), knobs, jitter)))
+        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), id, origin.clone(), knobs, jitter)))
         .collect();
     let waited = sim.run(async {
         let mut waited = Duration::ZERO;
@@ -103,13 +104,13 @@ fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>) -> Herd {
 }
 
 /// Tries until its attempts are used up; gives the time it spent waiting.
-async fn client(env: Env, origin: Origin, knobs: Knobs, jitter: Option<Jitter>) -> Duration {
+async fn client(env: Env, id: u64, origin: Origin, knobs: Knobs, jitter: Option<Jitter>) -> Duration {
     let rng = env.rng("retry");
     let mut delays =
         jitter.map(|jitter| Backoff::exponential(knobs.base_delay).cap(Duration::MAX).jitter(jitter).delays());
     let mut waited = Duration::ZERO;
-    for _attempt in 0..knobs.attempts {
-        if origin.call().await.is_ok() {
+    for attempt in 0..knobs.attempts {
+        if origin.call_from(Caller::of(id, "/").in_wave("retry", attempt)).await.is_ok() {
             break;
         }
         if let Some(delays) = &mut delays {
@@ -151,8 +152,9 @@ fn checks(knobs: Knobs, naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Chec
     // Attempt k is after delays of the base, twice the base and so on.
     let at = |attempt: u32| usize::try_from((base_delay * ((1 << attempt) - 1)).as_millis()).unwrap_or(usize::MAX);
     let tiers: Vec<_> = (0..attempts).map(|attempt| (at(attempt), clients)).collect();
-    let herds: Vec<Herd> =
-        (0..SEEDS).map(|seed| herd(seed, Knobs::of(&Settings::new(seed)), Some(Jitter::Full))).collect();
+    let herds: Vec<Herd> = (0..SEEDS)
+        .map(|seed| herd(seed, Knobs::of(&Settings::new(seed)), Some(Jitter::Full), Tap::default()))
+        .collect();
     let inside = herds.iter().filter(|herd| (250.0..=287.0).contains(&millis(herd.end))).count();
     let mean = herds.iter().map(|herd| millis(herd.waited)).sum::<f64>() / (SEEDS * 100) as f64;
     // A client's wait is a sum of independent uniform delays up to 10, 20, 40, 80 and 160 ms: 155 ms, variance 2841.7.
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn clients_of_one_seed_do_not_wait_alike() {
-        let jitter = herd(1, Knobs::of(&Settings::new(1)), Some(Jitter::Full));
+        let jitter = herd(1, Knobs::of(&Settings::new(1)), Some(Jitter::Full), Tap::default());
         assert!(jitter.origin.timeline().occupied().count() > 100);
     }
 }

@@ -14,11 +14,12 @@ use herdproof::{Cache, Sim, Tick, cache::Policy};
 use super::{
     Scenario,
     callers::{Callers, timed},
-    readers::{Locks, Shelf, load},
+    readers::{Locks, Shelf, load, load_by},
 };
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Check, Figure, Mark, Parameter, Report, Source, say},
     slowdown::Slowdown,
@@ -63,9 +64,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let (nodes, law) = (knobs.nodes, knobs.law());
-    let fleet = WAYS.map(|way| herd(seed, knobs, way, nodes, false));
-    let alone = WAYS.map(|way| herd(seed, knobs, way, 1, false));
-    let failing = WAYS.map(|way| herd(seed, knobs, way, nodes, true));
+    let fleet = [0, 1, 2].map(|arm| herd(seed, knobs, WAYS[arm], nodes, false, settings.tap(arm)));
+    let alone = WAYS.map(|way| herd(seed, knobs, way, 1, false, Tap::default()));
+    let failing = WAYS.map(|way| herd(seed, knobs, way, nodes, true, Tap::default()));
     let callers = knobs.each_of(nodes) * nodes;
     let calls = |callers: &[Callers<Tick>; 3]| callers.each_ref().map(|callers| callers.origin.calls());
     let [_, mutex, cache] = &failing;
@@ -176,10 +177,10 @@ impl Knobs {
 }
 
 /// Callers who all want one key at the same instant, spread over the nodes.
-fn herd(seed: u64, knobs: Knobs, way: Way, nodes: u64, fails: bool) -> Callers<Tick> {
+fn herd(seed: u64, knobs: Knobs, way: Way, nodes: u64, fails: bool, tap: Tap) -> Callers<Tick> {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let mut origin = Origin::up(&env, BIN, knobs.law());
+    let mut origin = Origin::up(&env, BIN, knobs.law()).tapped(tap);
     if fails {
         origin = origin.failing(u64::MAX);
     }
@@ -188,9 +189,10 @@ fn herd(seed: u64, knobs: Knobs, way: Way, nodes: u64, fails: bool) -> Callers<T
         let env = env.scope(node);
         let (shelf, locks) = (Shelf::default(), Locks::default());
         let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(Policy::new(TTL)).build();
-        for _ in 0..knobs.each_of(nodes) {
+        for caller in 0..knobs.each_of(nodes) {
             let (clock, shelf, locks, cache) = (env.clone(), shelf.clone(), locks.clone(), cache.clone());
-            let load = load(&env, &origin);
+            let caller = Caller::of(node * knobs.each_of(nodes) + caller, "/odds").item(42).in_wave("ttl", 0);
+            let load = load_by(&env, &origin, Some(caller));
             let call = async move {
                 match way {
                     Way::CheckThenLoad => shelf.get(&clock, "odds/42", TTL, load).await.map_err(|_| ()),

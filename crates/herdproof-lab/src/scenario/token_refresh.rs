@@ -18,6 +18,7 @@ use herdproof::{
 use super::{Scenario, marks::Marks};
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
 };
 
@@ -41,7 +42,7 @@ enum Way {
 
 knobs! {
     /// How many instances were deployed together.
-    instances: u64 = 2_000, 10..=6_000;
+    instances: u64 = 2_000, 10..=50_000;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -53,13 +54,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |way| herd(settings.seed, knobs, way, HOURS);
-    let together = herd(Way::Jitter(Duration::ZERO));
-    let five = herd(Way::Jitter(MINUTE * 5));
-    let anchored = herd(Way::Anchored(MINUTE * 5));
-    let thirty = herd(Way::Jitter(MINUTE * 30));
-    let cron = herd(Way::Cron);
-    let refresher = herd(Way::Refresher);
+    let herd = |arm, way| herd(settings.seed, knobs, way, HOURS, settings.tap(arm));
+    let together = herd(0, Way::Jitter(Duration::ZERO));
+    let five = herd(1, Way::Jitter(MINUTE * 5));
+    let anchored = herd(2, Way::Anchored(MINUTE * 5));
+    let thirty = herd(3, Way::Jitter(MINUTE * 30));
+    let cron = herd(4, Way::Cron);
+    let refresher = herd(5, Way::Refresher);
     let checks = checks(settings.seed, knobs, [&together, &five, &anchored, &thirty, &cron, &refresher]);
     let summary = format!(
         "5 minutes of jitter on an hour leave the crowd {:.0} % in step after a day and {:.0} % after two; anywhere in the \
@@ -99,20 +100,23 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way, hours: u32) -> Marks {
+fn herd(seed: u64, knobs: Knobs, way: Way, hours: u32, tap: Tap) -> Marks {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let marks = Marks::new(knobs.instances);
     for id in 0..knobs.instances {
-        env.spawn(instance(env.scope(id), way, id, marks.clone(), PERIOD * hours)).detach();
+        env.spawn(instance(env.scope(id), way, id, marks.clone(), tap.clone(), PERIOD * hours)).detach();
     }
     sim.finish().expect("every instance stops");
     marks
 }
 
-async fn instance(env: Env, way: Way, id: u64, marks: Marks, until: Duration) {
+async fn instance(env: Env, way: Way, id: u64, marks: Marks, tap: Tap, until: Duration) {
     let clock = env.clone();
-    let refresh = move || marks.mark(id, clock.now());
+    let refresh = move || {
+        let wave = marks.mark(id, clock.now());
+        tap.note(&clock, Caller::of(id, "/token").in_wave("refresh", wave), 200);
+    };
     match way {
         Way::Jitter(jitter) | Way::Anchored(jitter) => {
             let anchored = matches!(way, Way::Anchored(_));
@@ -158,8 +162,15 @@ fn arm(knobs: Knobs, name: &'static str, marks: &Marks) -> Arm {
         Figure::number("synchrony_1", "in step: 1st", marks.synchrony(1, PERIOD)),
         Figure::number("synchrony_24", "24th", marks.synchrony(24, PERIOD)),
         Figure::number("synchrony_50", "50th", marks.synchrony(50, PERIOD)),
+        Figure::count("refreshed_late", "too late", late(marks)),
     ];
     Arm::new(name, figures, marks.timeline_until(SHOWN, MINUTE * 15))
+}
+
+/// How many tokens were refreshed when their life was over already.
+fn late(marks: &Marks) -> u64 {
+    let of_each = marks.each(|person| person.windows(2).filter(|pair| pair[1] - pair[0] > PERIOD).count() as u64);
+    of_each.into_iter().sum()
 }
 
 /// The busiest minute of the hour around hour `hour`, relative to the mean minute.
@@ -177,7 +188,7 @@ fn formula(minutes: f64, k: i32) -> f64 {
 }
 
 fn checks(seed: u64, knobs: Knobs, [together, five, anchored, thirty, cron, refresher]: [&Marks; 6]) -> Vec<Check> {
-    let fifteen = herd(seed, knobs, Way::Jitter(MINUTE * 15), 16);
+    let fifteen = herd(seed, knobs, Way::Jitter(MINUTE * 15), 16, Tap::default());
     let walk = |minutes: f64, marks: &Marks, k: i32| {
         Check::within(
             Source::Formula,

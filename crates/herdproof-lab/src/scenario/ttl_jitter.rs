@@ -17,10 +17,11 @@ use parking_lot::Mutex;
 
 use super::{
     Scenario,
-    readers::{Shelf, load},
+    readers::{Shelf, load_by},
 };
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     slowdown::Slowdown,
@@ -69,13 +70,15 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let one_cycle = Trial { readers: knobs.servers, cycles: 1 };
-    let herd = |place, ttl, jitter| herd(settings.seed, knobs, one_cycle, place, ttl, jitter);
-    let each = [false, true].map(|jitter| herd(Where::EachServer, knobs.ttl, jitter));
-    let keys = [false, true].map(|jitter| herd(Where::ManyKeys, knobs.ttl, jitter));
-    let naive = [false, true].map(|jitter| herd(Where::SharedNaively, knobs.ttl, jitter));
-    let shared = herd(Where::Shared, knobs.ttl, true);
-    let longer = herd(Where::EachServer, knobs.ttl * 2, false);
-    let moved = [SEC * 60, SEC * 600].map(|ttl| herd(Where::EachServer, ttl, false));
+    let herd = |place, ttl, jitter, tap| herd(settings.seed, knobs, one_cycle, place, ttl, jitter, tap);
+    // The arms are in pairs, without jitter and with it.
+    let pair = |first, place| {
+        [false, true].map(|jitter| herd(place, knobs.ttl, jitter, settings.tap(first + usize::from(jitter))))
+    };
+    let (each, keys, naive) = (pair(0, Where::EachServer), pair(2, Where::ManyKeys), pair(4, Where::SharedNaively));
+    let shared = herd(Where::Shared, knobs.ttl, true, settings.tap(6));
+    let longer = herd(Where::EachServer, knobs.ttl * 2, false, Tap::default());
+    let moved = [SEC * 60, SEC * 600].map(|ttl| herd(Where::EachServer, ttl, false, Tap::default()));
     let peak = |runs: &[Run; 2]| runs.each_ref().map(Run::peak);
     let all = u64::from(knobs.servers);
     let per_second = f64::from(knobs.servers) / knobs.jitter.as_secs_f64();
@@ -125,6 +128,7 @@ fn run(settings: &Settings) -> Report {
         Where::EachServer,
         knobs.ttl,
         true,
+        Tap::default(),
     );
     for cycle in [1, CYCLES] {
         let deviation = knobs.jitter.as_secs_f64() * (f64::from(cycle) / 12.0).sqrt();
@@ -201,11 +205,11 @@ struct Run {
     news: Vec<Vec<Tick>>,
 }
 
-fn herd(seed: u64, knobs: Knobs, trial: Trial, place: Where, ttl: Duration, jitter: bool) -> Run {
+fn herd(seed: u64, knobs: Knobs, trial: Trial, place: Where, ttl: Duration, jitter: bool, tap: Tap) -> Run {
     let Trial { readers, cycles } = trial;
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, SEC, Slowdown::alone(knobs.load));
+    let origin = Origin::up(&env, SEC, Slowdown::alone(knobs.load)).tapped(tap);
     let share = if jitter { (knobs.jitter.as_secs_f64() / ttl.as_secs_f64()).min(0.9) } else { 0.0 };
     let policy = Policy::strict(ttl).jitter(share);
     let cache = |env: &Env, entries| {
@@ -225,6 +229,7 @@ fn herd(seed: u64, knobs: Knobs, trial: Trial, place: Where, ttl: Duration, jitt
                 Where::SharedNaively => (Kept::Naive(shelf.clone()), 0),
             };
             let reader = Reader {
+                id: u64::from(id),
                 env: env.clone(),
                 origin: origin.clone(),
                 calls: Arc::clone(&calls),
@@ -260,6 +265,7 @@ struct Naive {
 }
 
 struct Reader {
+    id: u64,
     env: Env,
     origin: Origin,
     calls: Arc<Mutex<Vec<Tick>>>,
@@ -273,12 +279,12 @@ impl Reader {
     /// Reads once a second, from the time on at which there may be something to load, until it has got something new so often.
     /// All fill their caches at once; after that each reads at its own phase.
     async fn run(self, phase: Duration, shortest: Duration, cycles: u32) -> Vec<Tick> {
-        let mut known = self.read().await;
+        let mut known = self.read(0).await;
         let mut at = Tick::ZERO + phase + self.load + shortest;
         let mut news = Vec::new();
         while news.len() < cycles as usize {
             self.env.sleep_until(at).await;
-            let value = self.read().await;
+            let value = self.read(1 + u32::try_from(news.len()).unwrap_or(u32::MAX)).await;
             let new = value != known;
             if new {
                 news.push(at);
@@ -289,9 +295,11 @@ impl Reader {
         news
     }
 
-    async fn read(&self) -> Tick {
-        let Reader { env, origin, calls, kept, key, .. } = self;
-        let (calls, clock, load) = (Arc::clone(calls), env.clone(), load(env, origin));
+    /// Reads, and loads if there is nothing fresh: in the wave that fills the caches (zero) or a later one.
+    async fn read(&self, wave: u32) -> Tick {
+        let Reader { id, env, origin, calls, kept, key, .. } = self;
+        let caller = Caller::of(*id, "/value").item(u64::from(*key)).in_wave("ttl", wave);
+        let (calls, clock, load) = (Arc::clone(calls), env.clone(), load_by(env, origin, Some(caller)));
         let load = async move {
             calls.lock().push(clock.now());
             load.await

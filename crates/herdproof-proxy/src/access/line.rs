@@ -109,6 +109,11 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// A moment as it stands in a line of JSON: `2026-01-01T00:00:00.000000Z`.
+pub fn iso(time: SystemTime) -> String {
+    Date::of(time).iso()
+}
+
 /// A moment as calendars have it, in UTC.
 #[derive(Debug)]
 struct Date {

@@ -1,0 +1,250 @@
+//! The requests of a run as lines of an access log, with the truth beside each.
+//!
+//! A detector of herds is right or wrong, and with a log from the street nobody knows which. In a log from here every line says
+//! what made the request: the retry of a crowd, the same TTL, a timetable; or nothing, for users who came by themselves. Lines are
+//! what an origin sees, in the order of arrival, with the field names of the proxy's own access log where it has them.
+//!
+//! A scenario takes part by asking its settings for a [`Tap`] for each arm and handing it to the model that is called. Nobody
+//! listens unless a log was asked for; then a tap is a pointer that is not there.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use herdproof::{Env, Tick};
+use herdproof_proxy::access::iso;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::{knob::Settings, report::Arm, scenario::Scenario};
+
+/// The requests of one arm, in the order of their arrival.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Of which arm.
+    pub arm: &'static str,
+    entries: Vec<Entry>,
+}
+
+/// One request, as a line of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogLine {
+    time: String,
+    client: String,
+    method: &'static str,
+    path: String,
+    status: u16,
+    outcome: &'static str,
+    reason: &'static str,
+    took_us: u64,
+    key: String,
+    herd: Option<&'static str>,
+    wave: Option<u32>,
+}
+
+/// Why there is no log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoLog {
+    /// The scenario does not say who calls.
+    NotYet(&'static str),
+    /// There is no such arm.
+    NoArm {
+        /// What was asked for.
+        asked: String,
+        /// Those that there are.
+        known: Vec<&'static str>,
+    },
+}
+
+/// Where a model says who called; nowhere, unless somebody wants to know. Clones share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tap(Option<Arc<Heard>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    is_taken: AtomicBool,
+    entries: Mutex<Vec<Entry>>,
+}
+
+/// Who calls, and as part of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    id: u64,
+    path: &'static str,
+    item: Option<u64>,
+    wave: Option<(&'static str, u32)>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    at: Tick,
+    wall: SystemTime,
+    caller: Caller,
+    status: u16,
+    took: Duration,
+}
+
+/// A request under way. Dropped before it has ended, its client has gone.
+#[must_use]
+pub(crate) struct Underway(Option<(Arc<Heard>, Env, Entry)>);
+
+/// What a server writes down when the client did not wait for the answer.
+const GONE: u16 = 499;
+
+impl Caller {
+    /// A client that asks for a path.
+    pub(crate) const fn of(id: u64, path: &'static str) -> Caller {
+        Caller { id, path, item: None, wave: None }
+    }
+
+    /// One of many things below the path.
+    pub(crate) const fn item(self, item: u64) -> Caller {
+        Caller { item: Some(item), ..self }
+    }
+
+    /// As part of this herd, in its first wave (zero) or a later one.
+    pub(crate) const fn in_wave(self, herd: &'static str, wave: u32) -> Caller {
+        Caller { wave: Some((herd, wave)), ..self }
+    }
+}
+
+impl Tap {
+    /// A tap that somebody listens to.
+    fn open() -> Tap {
+        Tap(Some(Arc::default()))
+    }
+
+    /// It in the hands of a model.
+    pub(crate) fn taken(&self) -> Tap {
+        if let Some(heard) = &self.0 {
+            heard.is_taken.store(true, Relaxed);
+        }
+        self.clone()
+    }
+
+    /// A request arrives.
+    pub(crate) fn begin(&self, env: &Env, caller: Caller) -> Underway {
+        Underway(self.0.as_ref().map(|heard| {
+            let entry = Entry { at: env.now(), wall: env.wall(), caller, status: GONE, took: Duration::ZERO };
+            (Arc::clone(heard), env.clone(), entry)
+        }))
+    }
+
+    /// A request that is answered at once.
+    pub(crate) fn note(&self, env: &Env, caller: Caller, status: u16) {
+        self.begin(env, caller).end(status);
+    }
+}
+
+/// Two are the same if they go to the same place.
+impl PartialEq for Tap {
+    fn eq(&self, other: &Tap) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl Underway {
+    /// It is answered.
+    pub(crate) fn end(mut self, status: u16) {
+        if let Some((_, _, entry)) = &mut self.0 {
+            entry.status = status;
+        }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        if let Some((heard, env, mut entry)) = self.0.take() {
+            entry.took = env.now() - entry.at;
+            heard.entries.lock().push(entry);
+        }
+    }
+}
+
+impl Log {
+    /// Runs a scenario, and listens to one of its arms: the first, unless it is named.
+    pub fn of(scenario: &Scenario, settings: &Settings, arm: Option<&str>) -> Result<Log, NoLog> {
+        let arms: Vec<Arm> = scenario.run(&settings.bare()).arms;
+        let named = |asked: &str| arms.iter().position(|arm| arm.name.starts_with(asked));
+        let place = arm.map_or(Some(0), named).filter(|place| *place < arms.len()).ok_or_else(|| NoLog::NoArm {
+            asked: arm.unwrap_or_default().to_owned(),
+            known: arms.iter().map(|arm| arm.name).collect(),
+        })?;
+        let tap = Tap::open();
+        drop(scenario.run(&settings.bare().listening(place, &tap)));
+        let heard = tap.0.as_ref().filter(|heard| heard.is_taken.load(Relaxed)).ok_or(NoLog::NotYet(scenario.name))?;
+        let mut entries = std::mem::take(&mut *heard.entries.lock());
+        // Those of one instant stay in the order in which they ended, which is the same every time.
+        entries.sort_by_key(|entry| entry.at);
+        Ok(Log { arm: arms[place].name, entries })
+    }
+
+    /// Its lines.
+    pub fn lines(&self) -> impl ExactSizeIterator<Item = LogLine> {
+        self.entries.iter().map(Entry::line)
+    }
+}
+
+impl Entry {
+    fn line(&self) -> LogLine {
+        let Caller { id, path, item, wave } = self.caller;
+        let path = item.map_or_else(|| path.to_owned(), |item| format!("{path}/{item}"));
+        let (outcome, reason) = match self.status {
+            ..400 => ("pass", ""),
+            429 => ("shed", "too many"),
+            GONE => ("failed", "client gave up"),
+            _ => ("failed", ""),
+        };
+        LogLine {
+            time: iso(self.wall),
+            client: address(id).to_string(),
+            method: "GET",
+            key: format!("{:016x}", hash(&path)),
+            path,
+            status: self.status,
+            outcome,
+            reason,
+            took_us: u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX),
+            herd: wave.map(|(herd, _)| herd),
+            wave: wave.map(|(_, number)| number),
+        }
+    }
+}
+
+/// An address of its own for each of sixteen million clients.
+fn address(id: u64) -> SocketAddr {
+    let [.., a, b, c] = id.to_be_bytes();
+    (Ipv4Addr::new(10, a, b, c), 40_000).into()
+}
+
+/// FNV-1a: short, and the same on every machine.
+fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+impl fmt::Display for NoLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoLog::NotYet(scenario) => write!(f, "{scenario} has no log of requests yet"),
+            NoLog::NoArm { asked, known } => {
+                let known: Vec<_> = known.iter().map(|name| format!("{name:?}")).collect();
+                write!(f, "there is no arm called {asked:?}; the arms are {}", known.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for NoLog {}
+
+#[cfg(test)]
+mod tests;
