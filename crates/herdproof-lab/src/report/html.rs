@@ -217,8 +217,10 @@ mod tests {
     use super::*;
     use crate::{
         Settings, all,
-        report::{Check, Source},
+        report::{Check, Lane, Source},
+        timeline::Timeline,
     };
+    use herdproof::Tick;
 
     #[test]
     fn what_was_measured_is_text_and_not_markup() {
@@ -242,6 +244,27 @@ mod tests {
             assert_eq!(page.matches("<svg").count(), report.arms.len());
             assert!(page.matches("class=\"bar\"").count() > 0 && page.contains("--seed 42"), "{}", scenario.name);
         }
+    }
+
+    /// Ten calls at one layer and a thousand at the next: on one scale the first would not be seen.
+    #[test]
+    fn a_herd_that_goes_through_layers_has_a_picture_of_each_on_its_own_scale() {
+        let lane = |name, calls| {
+            let mut timeline = Timeline::new(Duration::from_millis(1));
+            (0..calls).for_each(|_| timeline.record(Tick::ZERO));
+            Lane { name, timeline }
+        };
+        let arm = |name, dials, queries| {
+            Arm::new(name, vec![], Timeline::new(Duration::from_millis(1)))
+                .lanes(vec![lane("dials", dials), lane("queries", queries)])
+        };
+        let report = Report { arms: vec![arm("naive", 10, 1_000), arm("remedy", 5, 10)], ..Report::default() };
+        let page = report.page().to_string();
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert_eq!([">10</text>", ">1000</text>"].map(|top| page.matches(top).count()), [2, 2], "{page}");
+        let text = report.to_string();
+        assert!(text.contains("█") && text.contains("full columns are 10, 1000"), "{text}");
+        assert_eq!(["  dials", "  queries"].map(|name| text.matches(name).count()), [2, 2], "{text}");
     }
 
     #[test]

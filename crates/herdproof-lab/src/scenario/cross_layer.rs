@@ -103,7 +103,7 @@ fn run(settings: &Settings) -> Report {
         seed: settings.seed,
         parameters: vec![Parameter::new("the flap", "from second 1 to 2.9")],
         arms: ARMS.into_iter().zip(&runs).map(|(name, run)| run.arm(name)).collect(),
-        marks: vec![Mark { at: FLAP, what: "the network is gone" }, Mark { at: BACK, what: "it is back" }],
+        marks: vec![Mark { at: FLAP, what: "gone" }, Mark { at: BACK, what: "back" }],
         checks: checks(knobs, &runs),
         summary,
         ..Report::default()
