@@ -1,3 +1,5 @@
+//! Ranges, maps, and where they have an edge.
+
 use super::*;
 use crate::{all, find};
 
@@ -149,7 +151,7 @@ fn a_map_is_drawn_with_its_units_and_its_edge() {
     let text = map.text(None);
     assert!(text.contains("     9 ····████  0 | 100 at 10ms | 2s\n     5 ········\n"), "{text}");
     assert!(text.contains("10ms") && text.contains("base_delay (The delay after"), "{text}");
-    let painted = map.text(Some(&|level, blanks| format!("<{level}>{blanks}")));
+    let painted = map.text(Some(|level, blanks| format!("<{level}>{blanks}")));
     assert!(painted.contains("<0>    <1>    "), "{painted}");
     let page = map.page().to_string();
     assert_eq!(page.matches("class=\"edge\"").count(), 2, "beside and below the full cell");
