@@ -27,10 +27,9 @@ pub(crate) fn picture(columns: &[u64], top: u64, height: usize, note: &str) -> S
     text
 }
 
-/// The line below a picture that says from when to when it goes.
-pub(crate) fn axis(end_ms: f64) -> String {
-    let right = format!("{end_ms:.0} ms");
-    format!("  0 ms{right:>width$}\n", width = WIDTH - 4)
+/// The line below a picture that says from where to where it goes.
+pub(crate) fn axis(left: &str, right: &str) -> String {
+    format!("  {left}{right:>width$}\n", width = WIDTH.saturating_sub(left.len()))
 }
 
 #[cfg(test)]

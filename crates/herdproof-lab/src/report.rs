@@ -31,6 +31,9 @@ pub struct Report {
     /// How much time the pictures show at least.
     #[serde(skip)]
     pub span: Duration,
+    /// What the pictures are over, where that is not time.
+    #[serde(rename = "bins", skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
     /// What happened when, beside what is counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
@@ -47,6 +50,17 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it was.
     pub value: String,
+}
+
+/// What the bins of a picture are, where they are not calls over time: bin `n`, from one, is at `n` steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Steps {
+    /// What is counted.
+    pub shows: &'static str,
+    /// What it is over.
+    pub over: &'static str,
+    /// How far it is from one bin to the next.
+    pub step: f64,
 }
 
 /// Something that happened in all arms at the same time: an outage, a deploy, an expiry.
@@ -70,6 +84,19 @@ pub struct Arm {
     /// What the calls look like over time.
     pub shape: Shape,
     /// The calls over time.
+    #[serde(rename = "calls_per_bin", serialize_with = "counts")]
+    pub timeline: Timeline,
+    /// The layers that a herd went through, each with its own calls; none where there is only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<Lane>,
+}
+
+/// The calls at one of several layers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lane {
+    /// Which layer it is; every arm of a report has the same lanes in the same order.
+    pub name: &'static str,
+    /// Its calls over time.
     #[serde(rename = "calls_per_bin", serialize_with = "counts")]
     pub timeline: Timeline,
 }
@@ -152,16 +179,53 @@ impl Report {
         format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
     }
 
+    /// Each arm's lanes in so many columns; those of steps are as wide as they come out.
+    fn pictures(&self, width: usize) -> Vec<Vec<(&'static str, Vec<u64>)>> {
+        let end = self.end();
+        let stretched =
+            |counts: &[u64]| (0..width).filter_map(|at| counts.get(at * counts.len() / width).copied()).collect();
+        let columns = |timeline: &Timeline| match self.steps {
+            None => timeline.columns(end, width),
+            Some(_) => stretched(timeline.counts()),
+        };
+        let lanes = |arm: &Arm| arm.shown().into_iter().map(|(name, timeline)| (name, columns(timeline))).collect();
+        self.arms.iter().map(lanes).collect()
+    }
+
     /// When the pictures end.
     fn end(&self) -> Duration {
-        self.arms.iter().map(|arm| arm.timeline.end()).max().unwrap_or_default().max(self.span)
+        let shown = self.arms.iter().flat_map(Arm::shown);
+        shown.map(|(_, timeline)| timeline.end()).max().unwrap_or_default().max(self.span)
     }
+}
+
+/// What fills a lane's picture: the most in one of its columns, over all arms.
+fn tops(pictures: &[Vec<(&'static str, Vec<u64>)>]) -> Vec<u64> {
+    let lanes = pictures.iter().map(Vec::len).max().unwrap_or(0);
+    let columns =
+        |lane: usize| pictures.iter().filter_map(move |lanes| lanes.get(lane)).flat_map(|(_, columns)| columns);
+    (0..lanes).map(|lane| columns(lane).copied().max().unwrap_or(1).max(1)).collect()
 }
 
 impl Arm {
     /// An arm with these figures and calls.
     pub fn new(name: &'static str, figures: Vec<Figure>, timeline: Timeline) -> Arm {
-        Arm { name, figures, shape: timeline.shape(), timeline }
+        Arm { name, figures, shape: timeline.shape(), timeline, lanes: Vec::new() }
+    }
+
+    /// With the layers it went through, which are shown one above another instead of the calls.
+    #[must_use]
+    pub fn lanes(mut self, lanes: Vec<Lane>) -> Arm {
+        self.lanes = lanes;
+        self
+    }
+
+    /// What its picture shows: its lanes, or its calls.
+    fn shown(&self) -> Vec<(&'static str, &Timeline)> {
+        if self.lanes.is_empty() {
+            return vec![("", &self.timeline)];
+        }
+        self.lanes.iter().map(|lane| (lane.name, &lane.timeline)).collect()
     }
 
     /// The figure under this key.
@@ -304,6 +368,18 @@ mod tests {
     fn a_time_is_said_in_the_unit_one_would_choose() {
         let said = [0, 80, 1_500, 60_000, 90_000, 300_000, 3_600_000].map(|ms| say(Duration::from_millis(ms)));
         assert_eq!(said, ["0 s", "80 ms", "1.5 s", "60 s", "90 s", "5 min", "1 h"]);
+    }
+
+    #[test]
+    fn a_picture_over_steps_fills_its_width_and_says_what_it_is_over() {
+        let arm = Arm::new("naive", vec![], Timeline::of(Duration::from_secs(1), vec![7, 3]));
+        let steps = Some(Steps { shows: "answers", over: "load", step: 0.5 });
+        let report = Report { arms: vec![arm], steps, ..Report::default() };
+        let columns = |width| report.pictures(width).remove(0).remove(0).1;
+        assert_eq!((columns(5), columns(2)), (vec![7, 7, 7, 3, 3], vec![7, 3]));
+        let (text, page) = (report.to_string(), report.page().to_string());
+        assert!(text.contains("answers over load; a full column is 7") && !text.contains(" ms"), "{text}");
+        assert!(page.contains("answers over load") && page.contains("7 at 0.5") && page.contains("3 at 1<"), "{page}");
     }
 
     #[test]

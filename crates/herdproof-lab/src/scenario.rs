@@ -4,22 +4,30 @@ mod adaptive_limits;
 mod autoscale;
 mod bathtub;
 mod breaker_reclose;
+mod broadcast;
+mod bulkhead;
 mod callers;
 mod cascade;
 mod cold_cache;
 mod cold_instance;
 mod connection_storm;
 mod cron;
+mod cross_layer;
+mod election;
 mod flash_sale;
 mod fleet_stampede;
+mod goodput;
 mod hedging;
 mod hot_key;
+mod hot_shard;
 mod impatient;
 mod keyed_mutex;
 mod laws;
+mod leases;
 mod limiter_refill;
 mod marks;
 mod metastable;
+mod occ;
 mod outlier_ejection;
 mod polling;
 mod priority_shedding;
@@ -27,6 +35,7 @@ mod readers;
 mod retry_chain;
 mod retry_storm;
 mod retry_wall;
+mod shards;
 mod shared_failure;
 mod shed_and_return;
 mod slow_leader;
@@ -71,8 +80,10 @@ const CATALOGUE: &[Scenario] = &[
     retry_wall::SCENARIO,
     retry_storm::SCENARIO,
     retry_chain::SCENARIO,
+    occ::SCENARIO,
     metastable::SCENARIO,
     bathtub::SCENARIO,
+    goodput::SCENARIO,
     shed_and_return::SCENARIO,
     priority_shedding::SCENARIO,
     breaker_reclose::SCENARIO,
@@ -82,12 +93,15 @@ const CATALOGUE: &[Scenario] = &[
     adaptive_limits::SCENARIO,
     unseen_plants::SCENARIO,
     hedging::SCENARIO,
+    bulkhead::SCENARIO,
     hot_key::SCENARIO,
+    hot_shard::SCENARIO,
     shared_failure::SCENARIO,
     slow_leader::SCENARIO,
     keyed_mutex::SCENARIO,
     stampede::SCENARIO,
     fleet_stampede::SCENARIO,
+    leases::SCENARIO,
     xfetch::SCENARIO,
     ttl_jitter::SCENARIO,
     swr::SCENARIO,
@@ -96,9 +110,12 @@ const CATALOGUE: &[Scenario] = &[
     cascade::SCENARIO,
     flash_sale::SCENARIO,
     connection_storm::SCENARIO,
+    cross_layer::SCENARIO,
     token_refresh::SCENARIO,
     cron::SCENARIO,
     polling::SCENARIO,
+    election::SCENARIO,
+    broadcast::SCENARIO,
     autoscale::SCENARIO,
     cold_instance::SCENARIO,
 ];

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     log::{Caller, Tap},
+    network::normal,
     timeline::Timeline,
 };
 
@@ -122,10 +123,7 @@ impl Times {
             Times::Constant => 1.0,
             Times::Exponential => -unit().ln(),
             Times::Pareto { shape } => (shape - 1.0) / shape * unit().powf(-1.0 / shape),
-            Times::LogNormal { sigma } => {
-                let normal = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-                (sigma * normal - sigma * sigma / 2.0).exp()
-            }
+            Times::LogNormal { sigma } => (sigma * normal(rng) - sigma * sigma / 2.0).exp(),
             Times::Bimodal { share, longer } => {
                 let short = 1.0 / (1.0 + share * (longer - 1.0));
                 if rng.chance(share) { longer * short } else { short }

@@ -47,6 +47,11 @@ impl Timeline {
         Timeline { bin: bin.max(Duration::from_nanos(1)), counts: Vec::new() }
     }
 
+    /// With so many events in each bin.
+    pub fn of(bin: Duration, counts: Vec<u64>) -> Timeline {
+        Timeline { counts, ..Timeline::new(bin) }
+    }
+
     /// Counts one event.
     pub fn record(&mut self, at: Tick) {
         let bin = usize::try_from((at - Tick::ZERO).as_nanos() / self.bin.as_nanos()).unwrap_or(usize::MAX);

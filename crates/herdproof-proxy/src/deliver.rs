@@ -29,12 +29,12 @@ pub(crate) fn deliver(
     mut headers: HeaderMap,
 ) -> Response<Body> {
     headers.clear();
-    object.head.append_to(&mut headers);
+    object.head().append_to(&mut headers);
     headers.insert(AGE, HeaderValue::from(object.life.age(now)));
     // After what caches behind us have said (RFC 9211 2).
     headers.append(CACHE_STATUS, status);
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = object.head.status();
+    *response.status_mut() = object.head().status();
     *response.headers_mut() = headers;
     if class.is_conditional() || class.has_range() {
         adapt(&mut response, object, class, request);

@@ -30,11 +30,11 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 
 use crate::{
-    head::Head,
+    head::block,
     key::{AsKey, Key},
     learn::{self, Template},
     log::{Log, Writer},
-    object::{Asking, Content, Object},
+    object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
@@ -231,9 +231,9 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         }
         _ => {
             hop::keep(&mut head.headers, times.wall);
-            let head = Head::new(head.status, &head.headers);
+            let head = block(head.status, &head.headers);
             let (log, writer) = Log::new(&core.afloat);
-            let object = Arc::new(Object::new(head, life, Content::Arriving(log, len)));
+            let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
             let arrival = Arrival { core: &core, job: &job, terms, verdict, object, since };
             arrival.land(landing, writer, body).await;
         }
@@ -288,7 +288,7 @@ impl Arrival<'_> {
         let Some(place) = place else { return };
         match chunks {
             Some(chunks) if self.verdict.stores() => {
-                let object = Arc::new(Object::kept(&self.object.head, self.object.life, chunks));
+                let object = Arc::new(Object::kept(self.object.head(), self.object.life, chunks));
                 self.keep(&place, object, linger.as_ref());
             }
             Some(_) => {}
@@ -459,7 +459,7 @@ impl Core {
         times: &Times,
         landing: Landing<Landed, Infallible>,
     ) {
-        let kept = prior.head.headers();
+        let kept = prior.head().headers();
         hop::strip(&mut said);
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
@@ -468,14 +468,11 @@ impl Core {
             return;
         }
         let draws = Draws { jitter: self.rng.unit() };
-        let stored = (prior.head.status(), &kept);
+        let status = prior.head().status();
+        let stored = (status, &kept);
         let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
-        self.learn(job, prior.head.status(), judged.verdict);
-        let head = Head::new(prior.head.status(), &headers);
-        let object = Arc::new(match &prior.content {
-            Content::Whole(body) => Object::kept(&head, judged.life, vec![body.clone()]),
-            content => Object::new(head, judged.life, content.clone()),
-        });
+        self.learn(job, status, judged.verdict);
+        let object = Arc::new(prior.with_head(block(status, &headers), judged.life));
         let variant = match &judged.terms.vary {
             Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
             _ => None,

@@ -7,9 +7,9 @@
 //! A block is: status (2 bytes), then for each header its name and its value. A name that is often met is one byte, its place in a
 //! table; another is a byte that no place has, its length, itself. A value is its length and itself.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, iter};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{
@@ -71,38 +71,35 @@ thread_local! {
     static ROOMS: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(ROOM));
 }
 
-/// The status and headers of a response, in one block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head(Bytes);
+/// The status and headers of a response, in a block of bytes that begins with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head<'a>(&'a [u8]);
 
-impl Head {
-    /// Writes a head.
-    pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Head {
-        let mut block = BytesMut::with_capacity(2 + headers.values().map(|value| 32 + value.len()).sum::<usize>());
-        block.put_u16(status.as_u16());
-        for (name, value) in headers {
-            match OFTEN.iter().zip(0..).find(|(often, _)| *often == name) {
-                Some((_, place)) => block.put_u8(place),
-                None => {
-                    block.put_u8(OTHER);
-                    put(&mut block, name.as_str().as_bytes());
-                }
+/// Writes a head.
+pub(crate) fn block(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let mut block = Vec::with_capacity(2 + headers.values().map(|value| 32 + value.len()).sum::<usize>());
+    block.put_u16(status.as_u16());
+    for (name, value) in headers {
+        match OFTEN.iter().zip(0..).find(|(often, _)| *often == name) {
+            Some((_, place)) => block.put_u8(place),
+            None => {
+                block.put_u8(OTHER);
+                put(&mut block, name.as_str().as_bytes());
             }
-            put(&mut block, value.as_bytes());
         }
-        Head(block.freeze())
+        put(&mut block, value.as_bytes());
+    }
+    block
+}
+
+impl Head<'_> {
+    /// The head that this block is, and nothing else.
+    pub(crate) fn new(block: &[u8]) -> Head<'_> {
+        Head(block)
     }
 
-    /// The same head at the beginning of a larger block, and the rest of that block.
-    pub(crate) fn joined(&self, rest: &[Bytes]) -> (Head, Bytes) {
-        let mut block = BytesMut::with_capacity(self.len() + rest.iter().map(Bytes::len).sum::<usize>());
-        block.put_slice(&self.0);
-        for part in rest {
-            block.put_slice(part);
-        }
-        let mut block = block.freeze();
-        let head = block.split_to(self.len());
-        (Head(head), block)
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0
     }
 
     /// How long the block is.
@@ -128,27 +125,57 @@ impl Head {
     /// fight over the one count of who uses it, twice for each header.
     pub(crate) fn append_to(&self, map: &mut HeaderMap) {
         let block = ROOMS.with_borrow_mut(|room| {
-            room.extend_from_slice(&self.0);
+            room.extend_from_slice(self.0);
             room.split().freeze()
         });
-        let mut rest = block.get(2..).unwrap_or_default();
-        while let Some((&place, after)) = rest.split_first() {
-            rest = after;
-            let name = match OFTEN.get(usize::from(place)) {
-                Some(often) => Some(often.clone()),
-                None => take(&mut rest).and_then(|name| HeaderName::from_bytes(name).ok()),
+        for (name, value) in fields(&block) {
+            let name = match name {
+                Name::Often(often) => Some(often.clone()),
+                Name::Other(name) => HeaderName::from_bytes(name).ok(),
             };
             // Both were valid when they were written.
-            let value = take(&mut rest).and_then(|value| HeaderValue::from_maybe_shared(block.slice_ref(value)).ok());
-            if let (Some(name), Some(value)) = (name, value) {
+            if let (Some(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(block.slice_ref(value))) {
                 map.append(name, value);
             }
         }
     }
+
+    /// Writes the headers down as they go out.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        for (name, value) in fields(self.0) {
+            out.extend_from_slice(match name {
+                Name::Often(often) => often.as_str().as_bytes(),
+                Name::Other(name) => name,
+            });
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// A header's name, as a block has it.
+enum Name<'a> {
+    Often(&'static HeaderName),
+    Other(&'a [u8]),
+}
+
+/// The headers of a block.
+fn fields(block: &[u8]) -> impl Iterator<Item = (Name<'_>, &[u8])> {
+    let mut rest = block.get(2..).unwrap_or_default();
+    iter::from_fn(move || {
+        let (&place, after) = rest.split_first()?;
+        rest = after;
+        let name = match OFTEN.get(usize::from(place)) {
+            Some(often) => Name::Often(often),
+            None => Name::Other(take(&mut rest)?),
+        };
+        Some((name, take(&mut rest)?))
+    })
 }
 
 /// A length, and that many bytes.
-fn put(block: &mut BytesMut, bytes: &[u8]) {
+fn put(block: &mut Vec<u8>, bytes: &[u8]) {
     match u8::try_from(bytes.len()) {
         Ok(len) if len != LONG => block.put_u8(len),
         _ => {
@@ -196,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back_byte_for_byte_and_in_order() {
-        let head = Head::new(StatusCode::NOT_FOUND, &headers());
+        let block = block(StatusCode::NOT_FOUND, &headers());
+        let head = Head::new(&block);
         assert_eq!((head.status(), head.headers()), (StatusCode::NOT_FOUND, headers()));
         let cookies: Vec<_> = head.headers().get_all(SET_COOKIE).iter().cloned().collect();
         assert_eq!(cookies, ["a=1", "b=2"]);
@@ -206,22 +234,16 @@ mod tests {
     fn a_name_that_is_often_met_takes_one_byte() {
         for name in &OFTEN {
             let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_static("v"))]);
-            let head = Head::new(StatusCode::OK, &headers);
+            let block = block(StatusCode::OK, &headers);
+            let head = Head::new(&block);
             assert_eq!((head.len(), head.headers()), (5, headers));
         }
     }
 
     #[test]
-    fn a_head_and_a_small_body_are_one_allocation() {
-        let head = Head::new(StatusCode::OK, &headers());
-        let (joined, body) = head.joined(&[Bytes::from_static(b"hello "), Bytes::from_static(b"world")]);
-        assert_eq!((&joined, &body[..]), (&head, &b"hello world"[..]));
-        assert_eq!(joined.0.as_ptr().addr() + joined.len(), body.as_ptr().addr());
-    }
-
-    #[test]
     fn no_headers_are_no_headers() {
-        let head = Head::new(StatusCode::OK, &HeaderMap::new());
+        let block = block(StatusCode::OK, &HeaderMap::new());
+        let head = Head::new(&block);
         assert_eq!((head.len(), head.headers()), (2, HeaderMap::new()));
     }
 }

@@ -19,7 +19,8 @@
 //! anybody sees the head. It believes the coding, as RFC 9112 6.3 lets it, and answers no further request on that connection. What
 //! goes on to the origin is framed anew and in one way only, so that nobody behind can read another request out of the body.
 //!
-//! A request costs no timer: connections count bytes, and one task looks at all of them in turn.
+//! A request costs no timer: connections count bytes, and one task looks at all of them in turn. One whose answer is known by heart
+//! does not even reach hyper, see [`lane`].
 //!
 //! ```
 //! use bytes::Bytes;
@@ -45,6 +46,7 @@
 
 mod connections;
 mod descriptors;
+mod lane;
 mod pulse;
 mod service;
 mod socket;
@@ -76,6 +78,7 @@ use tokio::{
 
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
+pub(crate) use lane::{Asked, Lane};
 use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};
@@ -163,6 +166,17 @@ impl Listener {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
+        self.serve_with(env, None, serve)
+    }
+
+    /// The same, where some requests can be answered at once.
+    pub(crate) fn serve_with<S, F, B>(self, env: &Env, lane: Option<Arc<dyn Lane>>, serve: S) -> Server
+    where
+        S: Fn(Request<Incoming>, Client) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
         let ClientSettings {
             max_connections,
             per_address,
@@ -180,7 +194,7 @@ impl Listener {
             .max_buf_size(BUFFER.max(max_head))
             .max_header_size(max_head)
             .header_read_timeout(None);
-        let door = Door { env: env.clone(), connections: Arc::clone(&connections), http, serve };
+        let door = Door { env: env.clone(), connections: Arc::clone(&connections), http, lane, serve };
         let (stop, stopped) = oneshot::channel();
         let accepting = env.spawn(door.accept(self.socket, stopped));
         let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
@@ -260,6 +274,7 @@ struct Door<S> {
     env: Env,
     connections: Arc<Connections>,
     http: http1::Builder,
+    lane: Option<Arc<dyn Lane>>,
     serve: S,
 }
 
@@ -306,7 +321,7 @@ where
         // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
         stream.set_nodelay(true).ok();
         let connection = &place.connection;
-        let socket = Socket { stream, connection: Arc::clone(connection) };
+        let socket = Socket::new(stream, Arc::clone(connection), self.lane.clone());
         let service = Service::new(Arc::clone(connection), self.serve.clone());
         let http = self.http.serve_connection(TokioIo::new(socket), service);
         self.env.spawn(Driven { http, place, waker: None, leaving: false }).detach();

@@ -24,61 +24,125 @@ const BEGUN: Duration = Duration::from_secs(1);
 /// A response that more than one request may have: kept, or still arriving.
 #[derive(Debug)]
 pub(crate) struct Object {
-    pub(crate) head: Head,
+    /// The head; and the body, if that is not elsewhere.
+    block: Bytes,
+    /// Where the body is, if it is not in the block.
+    elsewhere: Option<Box<Elsewhere>>,
+    /// How long the head is.
+    head: u32,
+    /// How many ask the origin about it, and have not heard of it.
+    asking: AtomicU32,
     pub(crate) life: Life,
-    pub(crate) content: Content,
     /// Somebody has begun a refresh; nobody else does before this tick.
     claimed_until: AtomicU64,
     /// The last refresh has failed; the origin is left alone until this tick.
     rests_until: AtomicU64,
-    /// How many ask the origin about it, and have not heard of it.
-    asking: AtomicU32,
     /// Who waited for one of them has had enough. Counts only while somebody asks.
     slow: AtomicBool,
     /// Somebody has asked for it since it was last looked at by who makes room.
     wanted: AtomicBool,
 }
 
-/// Where the body is.
+/// Where a body is that does not lie behind its head.
 #[derive(Clone, Debug)]
-pub(crate) enum Content {
-    /// In one piece.
-    Whole(Bytes),
-    /// In several, and how long they are together.
+pub(crate) enum Elsewhere {
+    /// In several pieces, and how long they are together.
     Parts(Arc<[Bytes]>, u64),
     /// On its way. Its length, if that was said.
     Arriving(Arc<Log>, Option<u64>),
 }
 
+/// A body, to be given away.
+pub(crate) enum Content {
+    /// In one piece.
+    Whole(Bytes),
+    Elsewhere(Elsewhere),
+}
+
 impl Object {
-    pub(crate) fn new(head: Head, life: Life, content: Content) -> Object {
-        let [claimed_until, rests_until] = [AtomicU64::new(0), AtomicU64::new(0)];
-        let [slow, wanted] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Object { head, life, content, claimed_until, rests_until, asking: AtomicU32::new(0), slow, wanted }
+    /// One whose body is not with its head; see [`block`](crate::head::block).
+    pub(crate) fn new(head: Vec<u8>, life: Life, elsewhere: Elsewhere) -> Object {
+        let len = head.len();
+        Object::of(head, len, life, Some(Box::new(elsewhere)))
     }
 
     /// One whose body has come, to be kept.
-    pub(crate) fn kept(head: &Head, life: Life, chunks: Vec<Bytes>) -> Object {
+    pub(crate) fn kept(head: Head<'_>, life: Life, chunks: Vec<Bytes>) -> Object {
         let len = chunks.iter().map(Bytes::len).sum::<usize>();
         if len <= COPIED {
-            let (head, body) = head.joined(&chunks);
-            return Object::new(head, life, Content::Whole(body));
+            return Object::copied(head, life, &chunks);
         }
-        Object::new(head.joined(&[]).0, life, Content::Parts(chunks.into(), len as u64))
+        Object::new(head.as_bytes().to_vec(), life, Elsewhere::Parts(chunks.into(), len as u64))
+    }
+
+    /// The same response with another head.
+    pub(crate) fn with_head(&self, head: Vec<u8>, life: Life) -> Object {
+        match &self.elsewhere {
+            None => Object::copied(Head::new(&head), life, &[self.block.slice(self.head().len()..)]),
+            Some(elsewhere) => Object::new(head, life, Elsewhere::clone(elsewhere)),
+        }
+    }
+
+    /// In one piece of memory that is no larger than it has to be.
+    fn copied(head: Head<'_>, life: Life, chunks: &[Bytes]) -> Object {
+        let mut block = Vec::with_capacity(head.len() + chunks.iter().map(Bytes::len).sum::<usize>());
+        block.extend_from_slice(head.as_bytes());
+        for chunk in chunks {
+            block.extend_from_slice(chunk);
+        }
+        Object::of(block, head.len(), life, None)
+    }
+
+    fn of(block: Vec<u8>, head: usize, life: Life, elsewhere: Option<Box<Elsewhere>>) -> Object {
+        Object {
+            block: block.into(),
+            elsewhere,
+            // No head is nearly as long: the origin's is limited to far less.
+            head: u32::try_from(head).unwrap_or(u32::MAX),
+            asking: AtomicU32::new(0),
+            life,
+            claimed_until: AtomicU64::new(0),
+            rests_until: AtomicU64::new(0),
+            slow: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Its status and headers.
+    #[inline]
+    pub(crate) fn head(&self) -> Head<'_> {
+        Head::new(self.block.get(..self.head as usize).unwrap_or(&self.block))
+    }
+
+    /// Its body, if that lies behind its head.
+    #[inline]
+    pub(crate) fn body(&self) -> Option<&[u8]> {
+        if self.elsewhere.is_some() {
+            return None;
+        }
+        self.block.get(self.head as usize..)
+    }
+
+    /// Its body, to be given away.
+    pub(crate) fn content(&self) -> Content {
+        match self.elsewhere.as_deref() {
+            None => Content::Whole(self.block.slice(self.head().len()..)),
+            Some(elsewhere) => Content::Elsewhere(elsewhere.clone()),
+        }
     }
 
     /// How long the body is, if that is known.
     pub(crate) fn len(&self) -> Option<u64> {
-        match &self.content {
-            Content::Whole(body) => Some(body.len() as u64),
-            Content::Parts(_, len) => Some(*len),
-            Content::Arriving(_, len) => *len,
+        match self.elsewhere.as_deref() {
+            None => self.body().map(|body| body.len() as u64),
+            Some(Elsewhere::Parts(_, len)) => Some(*len),
+            Some(Elsewhere::Arriving(_, len)) => *len,
         }
     }
 
     /// What it takes of the memory for what is kept.
     pub(crate) fn weight(&self) -> u64 {
-        self.len().unwrap_or(0) + self.head.len() as u64 + OVERHEAD
+        self.len().unwrap_or(0) + self.head().len() as u64 + OVERHEAD
     }
 
     /// Somebody has asked for it.
@@ -106,9 +170,9 @@ impl Object {
 
     /// Whether it can still be read from its first byte on.
     pub(crate) fn has_beginning(&self) -> bool {
-        match &self.content {
-            Content::Whole(_) | Content::Parts(..) => true,
-            Content::Arriving(log, _) => log.has_beginning(),
+        match self.elsewhere.as_deref() {
+            None | Some(Elsewhere::Parts(..)) => true,
+            Some(Elsewhere::Arriving(log, _)) => log.has_beginning(),
         }
     }
 
@@ -160,13 +224,34 @@ mod tests {
     use http::{HeaderMap, StatusCode};
 
     use super::*;
-    use crate::policy::{Draws, Route, Terms, Times};
+    use crate::{
+        head::block,
+        policy::{Draws, Route, Terms, Times},
+    };
 
     fn object() -> Object {
         let terms = Terms::read(StatusCode::OK, &HeaderMap::new());
         let times = Times { asked: Tick::ZERO, answered: Tick::ZERO, wall: UNIX_EPOCH };
         let life = Life::begin(&terms, &Route::default(), &times, Draws::default());
-        Object::new(Head::new(StatusCode::OK, &HeaderMap::new()), life, Content::Whole(Bytes::new()))
+        Object::kept(Head::new(&block(StatusCode::OK, &HeaderMap::new())), life, Vec::new())
+    }
+
+    #[test]
+    fn a_head_and_a_small_body_are_one_piece_of_memory_and_a_large_one_is_not_copied() {
+        let head = block(StatusCode::NOT_FOUND, &HeaderMap::new());
+        let kept =
+            |chunks: [Vec<u8>; 2]| Object::kept(Head::new(&head), object().life, chunks.map(Bytes::from).to_vec());
+        let small = kept([b"hello ".to_vec(), b"world".to_vec()]);
+        assert_eq!((small.head(), small.body()), (Head::new(&head), Some(&b"hello world"[..])));
+        assert_eq!(small.block.len(), head.len() + 11);
+        let large = kept([vec![b'x'; COPIED], b"y".to_vec()]);
+        assert_eq!((large.head(), large.body(), large.len()), (Head::new(&head), None, Some(COPIED as u64 + 1)));
+        for object in [small, large] {
+            let other = block(StatusCode::OK, &HeaderMap::new());
+            let renewed = object.with_head(other.clone(), object.life);
+            assert_eq!((renewed.head(), renewed.body()), (Head::new(&other), object.body()));
+            assert_eq!(renewed.len(), object.len());
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 mod miss;
 mod pass;
+mod quick;
 mod record;
 // Apart, so that the linter sees that these are tests.
 #[cfg(test)]
@@ -128,7 +129,7 @@ impl Proxy {
     /// Serves whoever comes to this listener.
     pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
         let ours = Ours(Arc::new(self.clone()));
-        listener.serve(env, move |request, client| {
+        listener.serve_with(env, self.lane(), move |request, client| {
             let Ours(proxy) = &ours;
             let proxy = Arc::clone(proxy);
             async move { proxy.serve(request, &client).await }

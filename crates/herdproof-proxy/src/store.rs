@@ -112,6 +112,16 @@ impl Store {
         }
     }
 
+    /// What there is for every request for this URL, if that is one thing and will do.
+    #[inline]
+    pub(crate) fn find_if(&self, key: &KeyRef<'_>, will_do: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
+        let will_do = |slot: &Slot| matches!(slot, Slot::Object(object) if will_do(object));
+        match self.slots.find_if(key as &dyn AsKey, will_do)?.value {
+            Slot::Object(object) => Some(object),
+            Slot::Varies(_) => None,
+        }
+    }
+
     #[inline(never)]
     fn find_variant(&self, key: &KeyRef<'_>, signpost: &Signpost, headers: &HeaderMap) -> Found {
         let place = key.to_variant(signpost.number, &signpost.spec.variant(headers));
@@ -286,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        head::Head,
+        head::{Head, block},
         key::{Keyer, Scheme},
         policy::{Draws, Route, Times, Vary, classify, judge},
     };
@@ -306,7 +316,7 @@ mod tests {
         let judged = judge(&class, StatusCode::OK, &headers, &route, &times, Draws::default());
         let Vary::On(spec) = judged.terms.vary else { panic!("it varies") };
         let place = store.place(asked, &spec, &request(language))?;
-        let object = Object::kept(&Head::new(StatusCode::OK, &headers), judged.life, Vec::new());
+        let object = Object::kept(Head::new(&block(StatusCode::OK, &headers)), judged.life, Vec::new());
         store.put(&place, Arc::new(object), false);
         Some(place)
     }

@@ -222,6 +222,20 @@ where
         found
     }
 
+    /// As [`find`](Cache::find), if what is there is fresh and will do. Else it is as if nobody had asked, for who asks again.
+    pub fn find_if<Q>(&self, key: &Q, will_do: impl FnOnce(&V) -> bool) -> Option<Got<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.0.servable(key, &self.0.engine.get(key)?)?;
+        if found.is_stale() || !will_do(&found.value) {
+            return None;
+        }
+        let _ = self.0.serve_fresh(key);
+        Some(found)
+    }
+
     /// Says what the value of a key is. A load of it that is under way fills nothing.
     pub fn set(&self, key: K, value: V) {
         self.set_with(key, value, &Keep::default());

@@ -38,7 +38,7 @@ impl fmt::Display for Comparison {
             f.write_str(&picture(&outcome.answers.waiting(end, WIDTH), crowd, HEIGHT, ""))?;
         }
         let column = end.as_secs_f64() * 1e3 / WIDTH as f64;
-        f.write_str(&axis(end.as_secs_f64() * 1e3))?;
+        f.write_str(&axis("0 ms", &format!("{:.0} ms", end.as_secs_f64() * 1e3)))?;
         writeln!(f, "  (a full column is {crowd}; a column is {column:.1} ms)\n")?;
         writeln!(f, "Summary: {}", self.summary)
     }

@@ -7,7 +7,7 @@ use std::{
 
 use herdproof_proxy::settings::show_time;
 
-use super::{Arm, Report, millis};
+use super::{Arm, Report, Steps, millis, tops};
 use crate::page::{Plain, close, open};
 
 /// How many bars a picture has at most.
@@ -64,29 +64,42 @@ impl Page<'_> {
 
     fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
-        let bars = BARS.min(self.0.arms.iter().map(|arm| arm.timeline.bins(end)).max().unwrap_or(1)).max(1);
-        let columns: Vec<Vec<u64>> = self.0.arms.iter().map(|arm| arm.timeline.columns(end, bars)).collect();
-        let top = columns.iter().flatten().copied().max().unwrap_or(1).max(1);
-        writeln!(
-            f,
-            "<h2>Calls at the origin over time</h2>\n<p class=\"soft\">All on one scale; a bar is {:.1} ms.</p>",
-            millis(end) / bars as f64
-        )?;
-        for (arm, columns) in self.0.arms.iter().zip(&columns) {
-            writeln!(f, "<h3>{}</h3>\n{}", Plain(arm.name), self.picture(arm, columns, top, end))?;
+        let bins = self.0.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
+        let bars = BARS.min(bins.unwrap_or(1)).max(1);
+        let pictures = self.0.pictures(bars);
+        let tops = tops(&pictures);
+        let (title, bar) = match self.0.steps {
+            None if tops.len() < 2 => ("Calls at the origin over time".to_owned(), None),
+            None => ("Calls at each layer over time".to_owned(), None),
+            Some(Steps { shows, over, step }) => (format!("{shows} over {over}"), Some(step.to_string())),
+        };
+        let scale = if tops.len() < 2 { "All on one scale" } else { "Each layer on one scale for all arms" };
+        let bar = bar.unwrap_or_else(|| format!("{:.1} ms", millis(end) / bars as f64));
+        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&title))?;
+        for (arm, lanes) in self.0.arms.iter().zip(&pictures) {
+            writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
+            for ((lane, columns), top) in lanes.iter().zip(&tops) {
+                // Lanes are lower, so that all of an arm are seen at once.
+                let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
+                if !lane.is_empty() {
+                    writeln!(f, "<p class=\"soft\">{}</p>", Plain(lane))?;
+                }
+                writeln!(f, "{}", self.picture(arm, lane, columns, *top, end, height))?;
+            }
         }
         Ok(())
     }
 
-    fn picture(self, arm: &Arm, columns: &[u64], top: u64, end: Duration) -> String {
-        let (right, floor) = (WIDTH - 8.0, ABOVE + HEIGHT);
+    fn picture(self, arm: &Arm, lane: &str, columns: &[u64], top: u64, end: Duration, high: f64) -> String {
+        let (right, floor) = (WIDTH - 8.0, ABOVE + high);
+        let label = if lane.is_empty() { arm.shape.as_str() } else { lane };
         let bar = (right - LEFT) / columns.len() as f64;
         let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}: {}\">",
             floor + BELOW,
             Plain(arm.name),
-            Plain(arm.shape.as_str())
+            Plain(label)
         );
         // Strings take everything.
         let _ = write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>");
@@ -94,26 +107,34 @@ impl Page<'_> {
         let _ = write!(svg, "<text x=\"{}\" y=\"{floor}\" text-anchor=\"end\">0</text>", LEFT - 6.0);
         for (at, count) in columns.iter().enumerate().filter(|(_, count)| **count > 0) {
             // Any count at all shows.
-            let height = (HEIGHT * *count as f64 / top as f64).max(1.0);
+            let height = (high * *count as f64 / top as f64).max(1.0);
             let from = LEFT + bar * at as f64;
-            let began = millis(end) / columns.len() as f64 * at as f64;
+            let place = match self.0.steps {
+                None => format!("from {:.1} ms", millis(end) / columns.len() as f64 * at as f64),
+                Some(Steps { step, .. }) => format!("at {}", step * (at + 1) as f64),
+            };
             let _ = write!(
                 svg,
                 "<rect class=\"bar\" x=\"{from:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\">\
-                 <title>{count} from {began:.1} ms</title></rect>",
+                 <title>{count} {place}</title></rect>",
                 floor - height,
                 (bar - 0.5).max(0.5),
             );
         }
-        for tick in ticks(end) {
-            let at = x(tick);
+        let words: Vec<(f64, String)> = match self.0.steps {
+            None => ticks(end).into_iter().map(|tick| (x(tick), said(tick))).collect(),
+            // In the middle of the bar.
+            Some(Steps { step, .. }) => (0..columns.len())
+                .map(|nth| (LEFT + bar * (nth as f64 + 0.5), (step * (nth + 1) as f64).to_string()))
+                .collect(),
+        };
+        for (at, word) in words {
             let _ = write!(
                 svg,
                 "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\
-                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{word}</text>",
                 floor + 4.0,
                 floor + 16.0,
-                if tick.is_zero() { "0".to_owned() } else { show_time(tick) },
             );
         }
         for mark in &self.0.marks {
@@ -171,6 +192,11 @@ impl Page<'_> {
     }
 }
 
+/// A time on an axis.
+fn said(tick: Duration) -> String {
+    if tick.is_zero() { "0".to_owned() } else { show_time(tick) }
+}
+
 /// Round times from zero on, up to the end.
 fn ticks(end: Duration) -> Vec<Duration> {
     const ROUND: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
@@ -203,7 +229,9 @@ mod tests {
 
     #[test]
     fn every_scenario_makes_a_page_that_asks_nobody_for_anything() {
-        for scenario in all().iter().filter(|scenario| ["retry-wall", "hot-key", "cron"].contains(&scenario.name)) {
+        for scenario in
+            all().iter().filter(|scenario| ["retry-wall", "hot-key", "cron", "goodput"].contains(&scenario.name))
+        {
             let report = scenario.run(&Settings::new(42));
             let page = report.page().to_string();
             assert!(

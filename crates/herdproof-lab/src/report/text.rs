@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Measured, Report, millis};
+use super::{Measured, Report, Steps, millis, tops};
 use crate::picture::{HEIGHT, WIDTH, axis, picture};
 
 /// Plain text, with a picture of each arm on one common scale.
@@ -17,19 +17,35 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         let end = self.end();
-        let pictures: Vec<Vec<u64>> = self.arms.iter().map(|arm| arm.timeline.columns(end, WIDTH)).collect();
-        let top = pictures.iter().flatten().copied().max().unwrap_or(1).max(1);
-        for (arm, columns) in self.arms.iter().zip(&pictures) {
+        let pictures = self.pictures(WIDTH);
+        let tops = tops(&pictures);
+        for (arm, lanes) in self.arms.iter().zip(&pictures) {
             write!(f, "{:<names$}", arm.name)?;
             for figure in &arm.figures {
                 write!(f, " {:>12}", figure.value)?;
             }
             writeln!(f)?;
-            f.write_str(&picture(columns, top, HEIGHT, arm.shape.as_str()))?;
+            for ((lane, columns), top) in lanes.iter().zip(&tops) {
+                let (height, note) = if lane.is_empty() { (HEIGHT, arm.shape.as_str()) } else { (1, *lane) };
+                f.write_str(&picture(columns, *top, height, note))?;
+            }
         }
-        let column = millis(end) / WIDTH as f64;
-        f.write_str(&axis(millis(end)))?;
-        writeln!(f, "  (calls at the origin; a full column is {top} in {column:.1} ms)\n")?;
+        let full: Vec<String> = tops.iter().map(u64::to_string).collect();
+        let full = full.join(", ");
+        match self.steps {
+            None => {
+                let column = millis(end) / WIDTH as f64;
+                let place =
+                    if tops.len() < 2 { "the origin; a full column is" } else { "each layer; full columns are" };
+                f.write_str(&axis("0 ms", &format!("{:.0} ms", millis(end))))?;
+                writeln!(f, "  (calls at {place} {full} in {column:.1} ms)\n")?;
+            }
+            Some(Steps { shows, over, step }) => {
+                let bins = self.arms.iter().map(|arm| arm.timeline.counts().len()).max().unwrap_or(0);
+                f.write_str(&axis(&step.to_string(), &(step * bins as f64).to_string()))?;
+                writeln!(f, "  ({shows} over {over}; a full column is {full})\n")?;
+            }
+        }
         writeln!(f, "Checks")?;
         for check in &self.checks {
             let mark = match (check.passed, self.is_changed()) {

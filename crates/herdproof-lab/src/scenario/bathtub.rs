@@ -9,11 +9,14 @@
 //! stands everybody waits for nearly all of their two seconds. Newest first serves most at once, and lets the others wait
 //! for nothing. Shedding tells them within moments, when they can still do something else.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+mod cafe;
+
+use std::{sync::Arc, time::Duration};
 
 use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, guard, result},
+    retry::by,
     shed::{Order, Queue},
 };
 use parking_lot::Mutex;
@@ -55,6 +58,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let fifo = herd(seed, knobs, |_| None);
+    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, |_| None);
     let queue = |line, target, order| {
         move |env: &Env| Some(Queue::builder(env, knobs.workers).line(line).target(target).order(order).build())
     };
@@ -75,9 +79,10 @@ fn run(settings: &Settings) -> Report {
         scenario: "bathtub",
         seed,
         marks: vec![Mark { at: SECOND * 2, what: "the burst begins" }, Mark { at: SECOND * 3, what: "and ends" }],
-        checks: checks(knobs, &fifo, &deadlines, &newest, &ours),
+        checks: [checks(knobs, &fifo, &more, &deadlines, &newest, &ours), cafe::checks(seed)].concat(),
         arms: vec![
             fifo.arm("oldest first"),
+            more.arm("oldest first, twice as many workers"),
             deadlines.arm("oldest first, deadlines"),
             newest.arm("newest first"),
             ours.arm("codel + newest first"),
@@ -147,7 +152,7 @@ async fn caller(env: Env, timeout: Duration, gate: Option<Queue>, service: Servi
     let ask = Ask::new(&env).deadline(env.now() + timeout);
     let (came, deadline) = (ask.at, env.now() + timeout);
     tub.lock().came.record(came);
-    let answer = within(&env, deadline, guard(&env, &gate, result, ask, || service.call())).await;
+    let answer = by(&env, Some(deadline), guard(&env, &gate, result, ask, || service.call())).await;
     let mut tub = tub.lock();
     match answer {
         Some(Ok(())) => {
@@ -158,17 +163,6 @@ async fn caller(env: Env, timeout: Duration, gate: Option<Queue>, service: Servi
         Some(Err(_)) => tub.refused += 1,
         None => tub.gave_up += 1,
     }
-}
-
-/// What comes of it before the deadline; dropped then.
-async fn within<T>(env: &Env, deadline: Tick, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    let mut timer = pin!(env.sleep_until(deadline));
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => timer.as_mut().poll(cx).map(|_| None),
-    })
-    .await
 }
 
 impl Tub {
@@ -214,7 +208,7 @@ fn at(timeline: &Timeline, second: usize) -> f64 {
     timeline.counts().get(second).copied().unwrap_or(0) as f64
 }
 
-fn checks(knobs: Knobs, fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
+fn checks(knobs: Knobs, fifo: &Tub, more: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -> Vec<Check> {
     let (mu, offered) = (knobs.service().capacity(), knobs.usual + knobs.burst);
     let in_time = mu * knobs.timeout.as_secs_f64() * offered / (offered - mu);
     // The line at the end of the burst, down to what is served while a caller waits.
@@ -246,6 +240,14 @@ fn checks(knobs: Knobs, fifo: &Tub, deadlines: &Tub, newest: &Tub, ours: &Tub) -
             fifo.wasted as f64,
         )
         .cites("H26"),
+        Check::at_least(
+            Source::Article,
+            "twice as many workers do not remove it: seconds without anybody in time",
+            1.0,
+            more.dead_seconds() as f64,
+        )
+        .cites("Q9")
+        .cites("T31"),
         Check::at_least(Source::Formula, "newest first: the worst second, as a share", 0.95, newest.worst_second())
             .cites("T17"),
         Check::at_least(

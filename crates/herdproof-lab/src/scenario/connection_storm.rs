@@ -12,7 +12,8 @@
 //! - Full jitter after failures spreads the later attempts, but not the first, which is the whole crowd.
 //! - Spread over `W >= N / H` from the first attempt on there is no queue to speak of.
 //!
-//! Scaled from 100,000 clients to 10,000; the server and its queue are scaled with them.
+//! Scaled from 100,000 clients to 10,000; the server and its queue are scaled with them. The first wave, and the remedy, are run with
+//! all of them as well.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -40,6 +41,10 @@ const BIN: Duration = Duration::from_millis(250);
 /// After this long, those who are not connected are counted as such.
 const LIMIT: Duration = Duration::from_secs(250);
 const SHORT_LIMIT: Duration = Duration::from_secs(40);
+/// The first wave, and what follows a timeout later.
+const TWO_WAVES: Duration = Duration::from_secs(3);
+/// What everything is scaled down by.
+const SCALE: usize = 10;
 
 /// What a storm did.
 struct Storm {
@@ -54,15 +59,15 @@ struct Storm {
 
 knobs! {
     /// How many clients lose their connection.
-    clients: u64 = 10_000, 1..=20_000;
+    clients: u64 = 10_000, 1..=100_000;
     /// How many handshakes the server makes at a time.
     cores: usize = 8, 1..=256;
     /// How long one takes.
     handshake: Duration = Duration::from_millis(16), Duration::from_millis(1)..=Duration::from_secs(1);
     /// How long the accept queue is.
-    queue: usize = 410, 1..=20_000;
+    queue: usize = 410, 1..=100_000;
     /// How long it is where it is too long.
-    long_queue: usize = 2_000, 1..=20_000;
+    long_queue: usize = 2_000, 1..=100_000;
     /// How long a client waits for its connection.
     timeout: Duration = Duration::from_secs(2), Duration::from_secs(1)..=Duration::from_secs(30);
 }
@@ -87,7 +92,11 @@ fn run(settings: &Settings) -> Report {
     let long = storm(1, knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
     let waves = storm(2, knobs.queue, LIMIT, fixed(PAUSE));
     let jitter = storm(3, knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
-    let spread = storm(4, knobs.queue, LIMIT, Reconnect::new().crowd(knobs.clients, knobs.comfortable()));
+    let spread = storm(4, knobs.queue, LIMIT, knobs.spread());
+    let whole = knobs.whole();
+    let other = Tap::default;
+    let whole_at_once = self::storm(settings.seed, whole, whole.queue, TWO_WAVES, &fixed(Duration::ZERO), other());
+    let whole_spread = self::storm(settings.seed, whole, whole.queue, LIMIT, &whole.spread(), other());
     let summary = format!(
         "dialling at once takes {} dials and {:.0} s; with a pause of 5 s {:.0} s; with full jitter {} dials and {:.0} s; spread \
          over {:.0} s from the first attempt on {} dials, {:.0} s, and {} dropped.",
@@ -105,7 +114,11 @@ fn run(settings: &Settings) -> Report {
         scenario: "connection-storm",
         seed: settings.seed,
         marks: vec![Mark { at: Duration::ZERO, what: "every connection is lost" }],
-        checks: checks(knobs, &at_once, &long, &waves, &jitter, &spread),
+        checks: [
+            checks(knobs, &at_once, &long, &waves, &jitter, &spread),
+            unscaled(whole, &whole_at_once, &whole_spread),
+        ]
+        .concat(),
         arms: vec![
             at_once.arm("at once"),
             long.arm("at once, long queue"),
@@ -132,6 +145,15 @@ impl Knobs {
     /// How many dials a second leave it a fifth to spare.
     fn comfortable(self) -> f64 {
         self.per_second() * 0.8
+    }
+
+    /// As many clients as there were, at the server that they had.
+    fn whole(self) -> Knobs {
+        Knobs { clients: self.clients * SCALE as u64, cores: self.cores * SCALE, queue: self.queue * SCALE, ..self }
+    }
+
+    fn spread(self) -> Reconnect {
+        Reconnect::new().crowd(self.clients, self.comfortable())
     }
 
     /// Over how many seconds everybody's first attempts have to be spread for that.
@@ -324,6 +346,36 @@ fn checks(knobs: Knobs, at_once: &Storm, long: &Storm, waves: &Storm, jitter: &S
             (jitter.dials.total() - first(jitter)) as f64,
         )
         .cites("T2")
+        .cites("T26"),
+    ]
+}
+
+fn unscaled(knobs: Knobs, at_once: &Storm, spread: &Storm) -> Vec<Check> {
+    let Knobs { clients, .. } = knobs;
+    vec![
+        Check::equal(
+            Source::Article,
+            format!("all {clients}, at once: dials in one instant"),
+            &clients,
+            &at_once.dials.peak(),
+        )
+        .cites("N29")
+        .cites("H9"),
+        Check::equal(
+            Source::Promise,
+            format!("all {clients}, spread: (dropped, for nobody, dials)"),
+            &(0, 0, clients),
+            &(spread.dropped, spread.wasted, spread.dials.total()),
+        )
+        .cites("N29")
+        .cites("T26"),
+        Check::at_most(
+            Source::Promise,
+            format!("all {clients}, spread: over after W and a bit (s)"),
+            knobs.window() + 1.0,
+            spread.seconds(),
+        )
+        .cites("N29")
         .cites("T26"),
     ]
 }

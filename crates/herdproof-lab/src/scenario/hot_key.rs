@@ -19,6 +19,8 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
+/// Of one node of a content delivery network.
+const VIEWERS: u64 = 10_000;
 
 knobs! {
     /// How many want the key at one instant.
@@ -48,6 +50,7 @@ fn run(settings: &Settings) -> Report {
     let query = Slowdown::alone(Duration::from_millis(200));
     let followers =
         herd(settings.seed, 20, query, true).got.iter().filter(|got| got.result == Ok(Part::Followed)).count();
+    let queued = herd(settings.seed, 1_000, law, true);
     let slow = herd(settings.seed, crowd, law, false);
     let checks = vec![
         Check::equal(
@@ -69,6 +72,22 @@ fn run(settings: &Settings) -> Report {
             &[calls(crowd, law, false), calls(crowd, law, true)],
         )
         .cites("N5")
+        .cites("H3"),
+        Check::equal(
+            Source::Article,
+            "1,000 callers: one asks, and so many wait for its answer (article: at a proxy)",
+            &(1, 999),
+            &(queued.origin.calls(), queued.got.iter().filter(|got| got.result == Ok(Part::Followed)).count()),
+        )
+        .cites("N13")
+        .cites("T12"),
+        Check::equal(
+            Source::Article,
+            "10,000 viewers of one node: calls without, with",
+            &[VIEWERS, 1],
+            &[calls(VIEWERS, law, false), calls(VIEWERS, law, true)],
+        )
+        .cites("N7")
         .cites("H3"),
         Check::equal(Source::Article, format!("{crowd} callers without: p50"), &law.time(crowd), &slow.quantile(50))
             .cites("N6"),

@@ -22,7 +22,6 @@ use crate::{
 };
 
 const BURST_AT: Duration = Duration::from_millis(40_300);
-const TIME: Duration = Duration::from_secs(60);
 const BIN: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +48,9 @@ struct Queue {
 
 knobs! {
     /// How many consumers poll.
-    consumers: u64 = 1_000, 1..=10_000;
+    consumers: u64 = 1_000, 1..=200_000;
     /// How often each does.
-    period: Duration = Duration::from_secs(1), Duration::from_millis(500)..=Duration::from_secs(30);
+    period: Duration = Duration::from_secs(1), Duration::from_millis(500)..=Duration::from_secs(60);
     /// How slow one becomes that finds nothing; no faster than the period.
     slowest: Duration = Duration::from_secs(10), Duration::from_millis(500)..=Duration::from_secs(60);
     /// How many jobs a poll takes at most.
@@ -62,6 +61,8 @@ knobs! {
     jobs: f64 = 20.0, 0.0..=10_000.0;
     /// How many come at once besides, at 40.3 s.
     burst: u64 = 5_000, 0..=100_000;
+    /// How long they are watched.
+    time: Duration = Duration::from_secs(60), Duration::from_secs(60)..=Duration::from_secs(600);
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -94,7 +95,7 @@ fn run(settings: &Settings) -> Report {
         marks: vec![Mark { at: BURST_AT, what: "the burst" }],
         checks: checks(knobs, &step, &jittered, &adaptive),
         arms: vec![step.arm("in step"), jittered.arm("jittered"), adaptive.arm("slower when empty")],
-        span: TIME,
+        span: knobs.time,
         summary,
         ..Report::default()
     }
@@ -123,7 +124,7 @@ fn herd(seed: u64, knobs: Knobs, way: Way, tap: &Tap) -> Queue {
     let (producer, line) = (env.clone(), Arc::clone(&queue));
     env.spawn(async move {
         let arrive = |_| line.lock().jobs.push_back(producer.now());
-        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + TIME, |_| knobs.jobs, arrive).await;
+        poisson(&producer, &producer.rng("jobs"), Tick::ZERO + knobs.time, |_| knobs.jobs, arrive).await;
     })
     .detach();
     let line = Arc::clone(&queue);
@@ -147,7 +148,7 @@ async fn consumer(env: Env, id: u64, knobs: Knobs, way: Way, queue: Arc<Mutex<Qu
     let poller = match way {
         Way::InStep => {
             let mut at = env.now();
-            while at - Tick::ZERO < TIME {
+            while at - Tick::ZERO < knobs.time {
                 env.sleep_until(at).await;
                 poll();
                 at = at + knobs.period;
@@ -158,7 +159,7 @@ async fn consumer(env: Env, id: u64, knobs: Knobs, way: Way, queue: Arc<Mutex<Qu
         Way::Adaptive => Poller::every(knobs.period).slowest(knobs.slowest()),
     };
     poller
-        .run(&env, env.sleep(TIME), || {
+        .run(&env, env.sleep(knobs.time), || {
             let found = poll();
             let trip = env.sleep(knobs.round_trip);
             async move {
@@ -210,7 +211,7 @@ impl Queue {
 }
 
 fn checks(knobs: Knobs, step: &Queue, jittered: &Queue, adaptive: &Queue) -> Vec<Check> {
-    let per_second = |queue: &Queue| queue.polls.total() as f64 / TIME.as_secs_f64();
+    let per_second = |queue: &Queue| queue.polls.total() as f64 / knobs.time.as_secs_f64();
     let (p, t) = (knobs.consumers as f64, knobs.period.as_secs_f64());
     let mean = p / t * BIN.as_secs_f64();
     vec![

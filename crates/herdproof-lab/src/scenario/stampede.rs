@@ -86,6 +86,15 @@ fn run(settings: &Settings) -> Report {
         Check::equal(Source::Formula, "on all nodes: one load for each node", &[callers, nodes, nodes], &calls(&fleet))
             .cites("H3")
             .cites("T5"),
+        Check::within(
+            Source::Article,
+            "cache: collapse ratio, callers for each load (target: 50 to 500)",
+            275.0,
+            225.0,
+            callers as f64 / fleet[2].origin.calls() as f64,
+        )
+        .cites("N8")
+        .cites("T5"),
         Check::equal(
             Source::Article,
             format!("check-then-load: {} become {}", say(knobs.load), say(knobs.crowded)),

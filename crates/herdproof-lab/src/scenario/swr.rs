@@ -51,6 +51,9 @@ const BIN: Duration = Duration::from_millis(100);
 /// A thousand readers a second over ten times to live, without any trouble.
 const HERD: f64 = 1_000.0;
 const CALM: Duration = Duration::from_secs(10);
+/// Readers a second of a page at the edge, and for how long it may be served while it is loaded again.
+const EDGE: f64 = 30_000.0;
+const EDGE_GRACE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sample {
@@ -100,6 +103,7 @@ fn run(settings: &Settings) -> Report {
     let mut checks = autopsies(knobs, &samples);
     checks.extend(ours(knobs, &cache, &longer));
     checks.extend(boundaries(knobs, &grace, &strict));
+    checks.extend(at_the_edge(seed, knobs));
     let while_down = samples.each_ref().map(Run::in_outage);
     let never_well = samples.iter().filter(|run| run.after().oldest() > knobs.grace).count();
     let summary = format!(
@@ -254,6 +258,30 @@ fn boundaries(knobs: Knobs, grace: &Run, strict: &Run) -> Vec<Check> {
             strict.reads.all().older_than(knobs.soft)
         })
         .cites("T10"),
+    ]
+}
+
+/// One expiry, and enough readers that a load for each of them is thousands.
+fn at_the_edge(seed: u64, knobs: Knobs) -> Vec<Check> {
+    let end = knobs.soft * 2;
+    let refreshes =
+        |way: &dyn Fn(&World) -> Get| Run::new(seed, knobs, EDGE, end, false, way).calls_between(knobs.soft, end);
+    let each = refreshes(&|world| world.sample(Sample::EachReader));
+    let one = refreshes(&|world| world.cache(Policy::strict(knobs.soft).grace(EDGE_GRACE)));
+    let herd = 1.0 + EDGE * knobs.load.as_secs_f64();
+    vec![
+        Check::within(
+            Source::Article,
+            "30,000 readers a second, one expiry, each reader refreshes: thousands of loads, 1 + R x d",
+            herd,
+            4.0 * herd.sqrt(),
+            each as f64,
+        )
+        .cites("N15")
+        .cites("C13"),
+        Check::equal(Source::Article, "... stale-while-revalidate of 60 s through the cache: one", &1, &one)
+            .cites("N15")
+            .cites("T13"),
     ]
 }
 

@@ -42,7 +42,7 @@ enum Way {
 
 knobs! {
     /// How many instances were deployed together.
-    instances: u64 = 2_000, 10..=6_000;
+    instances: u64 = 2_000, 10..=50_000;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {

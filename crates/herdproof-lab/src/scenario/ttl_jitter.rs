@@ -78,6 +78,7 @@ fn run(settings: &Settings) -> Report {
     let (each, keys, naive) = (pair(0, Where::EachServer), pair(2, Where::ManyKeys), pair(4, Where::SharedNaively));
     let shared = herd(Where::Shared, knobs.ttl, true, settings.tap(6));
     let longer = herd(Where::EachServer, knobs.ttl * 2, false, Tap::default());
+    let moved = [SEC * 60, SEC * 600].map(|ttl| herd(Where::EachServer, ttl, false, Tap::default()));
     let peak = |runs: &[Run; 2]| runs.each_ref().map(Run::peak);
     let all = u64::from(knobs.servers);
     let per_second = f64::from(knobs.servers) / knobs.jitter.as_secs_f64();
@@ -119,6 +120,7 @@ fn run(settings: &Settings) -> Report {
         .cites("T9"),
         Check::equal(Source::Promise, "... through the cache: one load", &1, &shared.calls.len()).cites("T5"),
     ];
+    checks.extend(longer_lives(all, knobs, &moved));
     let drift = self::herd(
         settings.seed,
         knobs,
@@ -165,6 +167,27 @@ fn run(settings: &Settings) -> Report {
         summary,
         ..Report::default()
     }
+}
+
+/// With 60 s, and with ten minutes: what one would set first.
+fn longer_lives(all: u64, knobs: Knobs, moved: &[Run; 2]) -> Vec<Check> {
+    vec![
+        Check::equal(
+            Source::Article,
+            "no jitter, 60 s or 10 min: as many in one second",
+            &[all; 2],
+            &moved.each_ref().map(Run::peak),
+        )
+        .cites("N25")
+        .cites("H5"),
+        Check::equal(
+            Source::Article,
+            "... only when it comes is another matter",
+            &[SEC * 60, SEC * 600],
+            &moved.each_ref().map(|run| run.first().saturating_sub(knobs.load)),
+        )
+        .cites("N25"),
+    ]
 }
 
 /// How many read, and how often each wants something new.
@@ -300,6 +323,11 @@ impl Run {
             to + 1 - from
         };
         self.calls.iter().enumerate().map(within).max().unwrap_or(0) as u64
+    }
+
+    /// When the first load began.
+    fn first(&self) -> Duration {
+        self.calls.first().map_or(Duration::ZERO, |at| *at - Tick::ZERO)
     }
 
     /// Loads a second, from the first to the last.

@@ -129,6 +129,18 @@ impl Pulse {
         self.busy.store(false, Release);
     }
 
+    /// How many requests have begun.
+    #[inline]
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    /// How many requests have begun, if none is under way.
+    #[inline]
+    pub(super) fn begun(&self) -> Option<u64> {
+        (!self.busy.load(Acquire)).then(|| self.requests())
+    }
+
     /// Whether nothing is under way: no request, no part of one, and nothing of an answer.
     pub(super) fn is_settled(&self) -> bool {
         !self.busy.load(Acquire) && !self.blocked.load(Relaxed) && self.read.load(Relaxed) <= self.settled.load(Relaxed)

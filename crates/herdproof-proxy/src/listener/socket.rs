@@ -1,10 +1,11 @@
-//! A socket that counts what goes through it.
+//! A socket that counts what goes through it, and answers some of it by itself.
 
 use std::{
+    cell::RefCell,
     io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use tokio::{
@@ -12,15 +13,28 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::connections::Connection;
+use super::{
+    connections::Connection,
+    lane::{Lane, Rest, Shortcut},
+};
+
+thread_local! {
+    /// Where answers are written down before they go out.
+    static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A client's socket, whose bytes its [`Connection`] hears of.
 pub(super) struct Socket {
-    pub(super) stream: TcpStream,
-    pub(super) connection: Arc<Connection>,
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    shortcut: Shortcut,
 }
 
 impl Socket {
+    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>, lane: Option<Arc<dyn Lane>>) -> Socket {
+        Socket { stream, connection, shortcut: Shortcut::new(lane) }
+    }
+
     #[inline]
     fn wrote(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
@@ -30,18 +44,67 @@ impl Socket {
         }
         result
     }
+
+    /// Answers these bytes, if they need nobody else; true if that is so. What the client does not take at once is kept.
+    #[inline]
+    fn answers(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<bool> {
+        let pulse = &self.connection.pulse;
+        ANSWER.with_borrow_mut(|answer| {
+            answer.clear();
+            if !self.shortcut.takes(bytes, pulse.requests(), answer) {
+                return Ok(false);
+            }
+            pulse.begin();
+            let written = match Pin::new(&mut self.stream).poll_write(cx, answer) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => 0,
+            };
+            pulse.written(written);
+            match answer.get(written..) {
+                None | Some([]) => pulse.end(),
+                Some(rest) => self.shortcut.rest = Rest::new(rest),
+            }
+            Ok(true)
+        })
+    }
+
+    /// Writes what is left of an answer.
+    #[inline]
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.shortcut.rest.left().is_empty() {
+            let result = Pin::new(&mut self.stream).poll_write(cx, self.shortcut.rest.left());
+            let bytes = ready!(self.wrote(result))?;
+            self.shortcut.rest.taken(bytes)?;
+            if self.shortcut.rest.left().is_empty() {
+                self.connection.pulse.end();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl AsyncRead for Socket {
     #[inline]
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
         let before = into.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, into);
-        let bytes = into.filled().len() - before;
-        if bytes > 0 {
-            self.connection.pulse.read(bytes);
+        loop {
+            ready!(this.poll_rest(cx))?;
+            ready!(Pin::new(&mut this.stream).poll_read(cx, into))?;
+            let bytes = into.filled().get(before..).unwrap_or_default();
+            if bytes.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            this.connection.pulse.read(bytes.len());
+            if this.connection.all.is_stopping() {
+                // The answer has to say that it is the last.
+                this.shortcut.close();
+            }
+            if !this.answers(cx, bytes)? {
+                return Poll::Ready(Ok(()));
+            }
+            into.set_filled(before);
         }
-        result
     }
 }
 
@@ -66,14 +129,17 @@ impl AsyncWrite for Socket {
         true
     }
 
+    /// A socket holds nothing back. Called when hyper holds nothing back either.
     #[inline]
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A socket holds nothing back.
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let begun = self.connection.pulse.begun();
+        self.shortcut.flushed(begun);
         Poll::Ready(Ok(()))
     }
 
     /// Called when all is written, and only then: hyper lets go of a socket without it when an answer breaks off.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_rest(cx))?;
         self.connection.set_unended(false);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }

@@ -97,7 +97,7 @@ impl Core {
                         (false, false) => Outcome::Joined,
                     };
                     let origin =
-                        if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head.status() };
+                        if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head().status() };
                     let cache = cache_status(outcome, "", Some(origin), shared.stored);
                     let object = Arc::clone(&shared.object);
                     return visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now());
@@ -107,7 +107,7 @@ impl Core {
                     match answer.take() {
                         Some(Answer::Origin(response)) => return visit.passed(*response, why),
                         Some(Answer::Object(object)) => {
-                            let cache = cache_status(Outcome::Pass, why, Some(object.head.status()), true);
+                            let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
                             let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
                             return visit.deliver(choice, self.env.now());
                         }

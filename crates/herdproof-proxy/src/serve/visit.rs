@@ -106,7 +106,7 @@ impl Visit<'_> {
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
         match prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head.headers())),
+            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
             None => condition::clear(&mut headers),
         }
         let key = self.key.to_key();

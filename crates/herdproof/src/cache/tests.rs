@@ -687,11 +687,16 @@ fn what_is_found_is_used_and_what_is_peeked_at_is_not() {
         });
         cache.peek(&0).is_some()
     };
-    assert!(kept(|cache| cache.find(&0).is_some()));
+    assert!(kept(|cache| cache.find(&0).is_some()) && kept(|cache| cache.find_if(&0, |_| true).is_some()));
     assert!(!kept(|cache| cache.peek(&0).is_some()));
     let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).build();
     cache.set(1, 1);
     assert_eq!((cache.find(&1).map(|got| got.value), cache.find(&2).map(|got| got.value)), (Some(1), None));
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.misses), (1, 1));
+    // What will not do is as if nobody had asked: whoever asks again is counted then.
+    assert_eq!(cache.find_if(&1, |value| *value == 1).map(|got| got.value), Some(1));
+    assert!(cache.find_if(&1, |value| *value == 2).is_none() && cache.find_if(&2, |_| true).is_none());
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (2, 1));
 }

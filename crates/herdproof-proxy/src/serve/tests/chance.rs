@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use crate::{
     cache_status::HIT,
     deliver::deliver,
-    head::Head,
+    head::{Head, block},
     key::{Keyer, Scheme},
     object::Object,
     policy::{Draws, Route, Times, classify, hop, judge, vary::Vary},
@@ -86,7 +86,7 @@ fn stored(status: u16, more: &HeaderMap, body: &str) -> (Arc<Object>, Vary) {
     hop::keep(&mut headers, times.wall);
     let half = body.len() / 2;
     let chunks = [&body[..half], &body[half..]].map(|part| Bytes::copy_from_slice(part.as_bytes()));
-    (Arc::new(Object::kept(&Head::new(status, &headers), judged.life, chunks.to_vec())), judged.terms.vary)
+    (Arc::new(Object::kept(Head::new(&block(status, &headers)), judged.life, chunks.to_vec())), judged.terms.vary)
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use http::Method;
 use tokio::io::AsyncWriteExt;
 
-use super::world::{Gate, Step, answer, fresh, get, read_answer, request, run, run_with, with};
+use super::world::{Gate, Step, answer, bytes, fresh, get, read_answer, request, run, run_with, with};
 
 #[test]
 fn what_is_not_in_the_key_does_not_choose_what_everybody_gets() {
@@ -386,6 +386,43 @@ fn a_body_that_is_not_sent_holds_no_seat_for_ever() {
             world.until(|| world.server.connections() == 0).await;
             world.until(|| world.proxy.0.origin.stats().in_flight == 0).await;
             drop(stream);
+        },
+    );
+}
+
+/// A request that says nothing of interest is answered without being taken apart; one that says anything else is. Nobody can tell
+/// which it was.
+#[test]
+fn a_hit_by_the_short_way_is_that_of_the_long_way_to_the_last_byte() {
+    let [found, missing] = ["200 OK\r\netag: \"1\"\r\nx-odd: a", "404 Not Found\r\ncache-status: behind"];
+    run(
+        move |asked| {
+            let head = if asked.target == "/found" { found } else { missing };
+            vec![bytes(format!("HTTP/1.1 {head}\r\ncache-control: max-age=60\r\ncontent-length: 5\r\n\r\nhello"))]
+        },
+        async |world| {
+            for path in ["/found", "/missing"] {
+                let mut stream = world.connect().await;
+                let mut ask = async |more: &str| {
+                    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{more}\r\n");
+                    stream.write_all(request.as_bytes()).await.unwrap();
+                    let answer = read_answer(&mut stream).await.unwrap();
+                    answer.split("\r\n").filter(|line| !line.starts_with("age: ")).map(String::from).collect::<Vec<_>>()
+                };
+                ask("unheard-of: x\r\n").await;
+                world.settled().await;
+                let [mut long, mut short] = [ask("unheard-of: x\r\n").await, ask("").await];
+                assert!(long.iter().any(|line| line == "cache-status: herdproof; hit"), "{long:?}");
+                // Lines of one name may stand apart.
+                long.sort();
+                short.sort();
+                assert_eq!(long, short);
+            }
+            assert_eq!(world.origin.requests(), 2);
+            let page = world.proxy.metrics().page().text().to_owned();
+            for line in ["herdproof_requests_total{outcome=\"hit\"} 4", "herdproof_cache_hits_total 4"] {
+                assert!(page.lines().any(|told| told == line), "{line}: {page}");
+            }
         },
     );
 }

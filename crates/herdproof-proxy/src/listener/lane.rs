@@ -1,0 +1,105 @@
+//! The short way for requests that can be answered at once.
+//!
+//! Between a read and a write, a library for HTTP spends more than the look-up it is there for: a map of the request's headers, a
+//! map of the answer's, a future for something that nobody waits for. So the bytes of a request are shown to a [`Lane`] first. If it
+//! has the answer it writes it down, and hyper never hears of the request; else hyper gets the bytes as if nothing had been.
+//!
+//! Two readers of one stream must never disagree on where a request begins. So the lane has a say only while hyper is between two
+//! requests: it was given whole heads and nothing else, has called for an answer to each, and has written all of it. The first bytes
+//! that are not one whole head without a body, a second request in the same packet, say, or an upload, close the lane for as
+//! long as the connection lasts.
+
+use std::{io, sync::Arc};
+
+/// Who knows answers by heart.
+pub(crate) trait Lane: Send + Sync {
+    /// What there is to say to these bytes. An answer is written down whole, and nothing if there is none.
+    fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked;
+}
+
+/// What was made of the bytes a client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// They are one request, and this is its answer.
+    Answered,
+    /// They are one request without a body, to be answered by somebody else.
+    Whole,
+    /// They are something else.
+    Other,
+}
+
+/// A connection's way past hyper.
+pub(super) struct Shortcut {
+    lane: Option<Arc<dyn Lane>>,
+    /// How many requests hyper had begun when it was given another, until that one is answered.
+    given: Option<u64>,
+    /// Of an answer that the client did not take at once.
+    pub(super) rest: Rest,
+}
+
+/// What is still to be written.
+#[derive(Default)]
+pub(super) struct Rest {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Shortcut {
+    pub(super) fn new(lane: Option<Arc<dyn Lane>>) -> Shortcut {
+        Shortcut { lane, given: None, rest: Rest::default() }
+    }
+
+    /// Whether these bytes are answered here, and hyper is not to see them. It has begun so many requests.
+    #[inline]
+    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> bool {
+        // What comes while hyper has a request in hand belongs to that one, or comes too early.
+        let asked = match &self.lane {
+            Some(lane) if self.given.is_none() => lane.ask(bytes, answer),
+            Some(_) => Asked::Other,
+            None => return false,
+        };
+        match asked {
+            Asked::Answered => return true,
+            Asked::Whole => self.given = Some(begun),
+            Asked::Other => self.close(),
+        }
+        false
+    }
+
+    /// Hyper has written all it has to write, and this is how many requests it has begun, if none is under way.
+    #[inline]
+    pub(super) fn flushed(&mut self, begun: Option<u64>) {
+        if self.given.is_some_and(|given| begun.is_some_and(|begun| begun > given)) {
+            self.given = None;
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.lane = None;
+    }
+}
+
+impl Rest {
+    pub(super) fn new(bytes: &[u8]) -> Rest {
+        Rest { bytes: bytes.to_vec(), written: 0 }
+    }
+
+    pub(super) fn left(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
+
+    /// So much of it was taken.
+    pub(super) fn taken(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.written += bytes;
+        if self.left().is_empty() {
+            *self = Rest::default();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

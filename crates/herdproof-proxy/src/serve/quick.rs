@@ -1,0 +1,187 @@
+//! Hits that need nothing but their URL.
+//!
+//! Most requests of a herd say which page they want and nothing else that could change the answer. Where the page is kept, fresh and
+//! the same for all, they are answered from the bytes they came as, see [`Lane`]. What is decided here is decided as
+//! [`Proxy::serve`] would: by the same key, the same store and the same [`Life`](crate::policy::Life). Everything that would make it
+//! think, a field that is not known to be harmless, something stale, variants, a log to be written, is left to it.
+
+use std::{str, sync::Arc};
+
+use http::StatusCode;
+
+use super::{Core, Proxy};
+use crate::{
+    key::Scheme,
+    listener::{Asked, Lane},
+    object::Object,
+    policy::{RequestDirectives, Use},
+};
+
+/// Larger bodies are not copied, but written from where they are.
+const LARGEST: usize = 16 << 10;
+/// More fields than this are for those who have room for them.
+const MOST_FIELDS: usize = 32;
+const LAST_FIELDS: &[u8] = b"cache-status: herdproof; hit\r\ncontent-length: ";
+
+/// The head of a request without a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head<'a> {
+    /// It says what it wants, and nothing that makes a difference.
+    Plain { host: &'a str, target: &'a str },
+    /// It says more.
+    More,
+}
+
+impl Proxy {
+    /// Who answers at once what can be, if that may be.
+    pub(super) fn lane(&self) -> Option<Arc<dyn Lane>> {
+        // A line of the log says more of a request than is looked at here, and who trusts a proxy in front hears from it what was
+        // asked for.
+        let may = self.0.log.is_none() && self.0.settings.trusted_proxies.is_empty();
+        may.then(|| Arc::clone(&self.0) as Arc<dyn Lane>)
+    }
+}
+
+impl Lane for Core {
+    #[inline]
+    fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked {
+        match head(bytes) {
+            Some(Head::Plain { host, target }) if self.answer(host, target, answer).is_some() => Asked::Answered,
+            Some(_) => Asked::Whole,
+            None => Asked::Other,
+        }
+    }
+}
+
+impl Core {
+    /// Writes the answer down, if it is a hit that needs no thought.
+    #[inline]
+    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<()> {
+        let key = self.keyer.key(Scheme::Http, host, target).ok()?;
+        let path = target.split_once('?').map_or(target, |(path, _)| path);
+        if !self.shares(self.route_of(path)) {
+            return None;
+        }
+        let now = self.env.now();
+        let is_fresh = |object: &Object| object.life.at(now, &RequestDirectives::default()) == Use::Fresh;
+        let object = self.store.find_if(&key, |object| is_fresh(object) && is_small(object))?;
+        let (head, body) = (object.head(), object.body()?);
+        let status = head.status();
+        write_status(answer, status);
+        head.write_to(answer);
+        answer.extend_from_slice(b"age: ");
+        write_number(answer, object.life.age(now));
+        answer.extend_from_slice(b"\r\n");
+        answer.extend_from_slice(LAST_FIELDS);
+        write_number(answer, body.len() as u64);
+        answer.extend_from_slice(b"\r\n\r\n");
+        answer.extend_from_slice(body);
+        self.metrics.count_at_once(status, body.len());
+        Some(())
+    }
+}
+
+/// Whether all of it is here, and little enough to be copied.
+#[inline]
+fn is_small(object: &Object) -> bool {
+    let has_body = !matches!(object.head().status().as_u16(), ..200 | 204 | 205 | 304);
+    has_body && object.body().is_some_and(|body| body.len() <= LARGEST)
+}
+
+/// The head that these bytes are, if they are the head of one request that has no body, and nothing else. Read by the same parser as
+/// by hyper, which gets what is not answered here.
+#[inline]
+fn head(bytes: &[u8]) -> Option<Head<'_>> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    let is_one = request.parse(bytes) == Ok(httparse::Status::Complete(bytes.len()));
+    if !is_one || request.version != Some(1) || !matches!(request.method, Some("GET" | "HEAD")) {
+        return None;
+    }
+    let mut host = None;
+    let mut is_plain = request.method == Some("GET");
+    for field in &*request.headers {
+        match field_of(field.name) {
+            Field::Harmless => {}
+            Field::Host => is_plain &= host.replace(field.value).is_none(),
+            Field::Connection if field.value.eq_ignore_ascii_case(b"keep-alive") => {}
+            Field::Connection | Field::Framing => return None,
+            Field::Telling => is_plain = false,
+        }
+    }
+    // A target with a scheme and a host of its own is for those who compare the two.
+    let target = request.path.filter(|target| is_plain && target.starts_with('/'));
+    let host = host.and_then(|host| str::from_utf8(host).ok());
+    Some(match (host, target) {
+        (Some(host), Some(target)) => Head::Plain { host, target },
+        _ => Head::More,
+    })
+}
+
+/// What a field of a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Host,
+    Connection,
+    /// Where the request ends, or that it is not the end.
+    Framing,
+    /// Nothing that a page that is the same for all depends on.
+    Harmless,
+    /// Who knows.
+    Telling,
+}
+
+/// Only what is known to be harmless is. It may still be what a response varies on, but then there is no one page for all.
+#[inline]
+fn field_of(name: &str) -> Field {
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    let begins = |prefix: &str| name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix));
+    match name.len() {
+        4 if is("host") => Field::Host,
+        6 if is("accept") || is("cookie") || is("origin") => Field::Harmless,
+        6 if is("expect") => Field::Framing,
+        7 if is("referer") => Field::Harmless,
+        7 if is("upgrade") => Field::Framing,
+        10 if is("user-agent") => Field::Harmless,
+        10 if is("connection") => Field::Connection,
+        14 if is("content-length") => Field::Framing,
+        15 if is("accept-encoding") || is("accept-language") => Field::Harmless,
+        17 if is("transfer-encoding") => Field::Framing,
+        _ if begins("x-") || begins("sec-") || is("dnt") || is("priority") || is("traceparent") || is("via") => {
+            Field::Harmless
+        }
+        _ => Field::Telling,
+    }
+}
+
+#[inline]
+fn write_status(out: &mut Vec<u8>, status: StatusCode) {
+    if status == StatusCode::OK {
+        return out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    }
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.push(b' ');
+    // As hyper has it.
+    out.extend_from_slice(status.canonical_reason().unwrap_or("<none>").as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+#[inline]
+fn write_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        let digit = (number % 10) as u8;
+        digits[first] = b'0' + digit;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+#[cfg(test)]
+mod tests;
