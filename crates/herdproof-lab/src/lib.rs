@@ -46,7 +46,7 @@ pub use runs::{Held, Runs, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;
-pub use sweep::{Axis, BadSweep, Map, MapPage, Suggestion, Sweep};
+pub use sweep::{Axis, BadSweep, Map, MapPage, Paint, Suggestion, Sweep};
 pub use table::{Cell, Evidence, Property, Row, Side, Table, TablePage, table, table_runs};
 pub use timeline::{Shape, Timeline};
 pub use verify::{Cited, SEEDS, Verification, Verified, verify};

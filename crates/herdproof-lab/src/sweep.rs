@@ -31,6 +31,7 @@ use crate::{
     scenario::Scenario,
 };
 
+pub use draw::Paint;
 pub use fault::BadSweep;
 pub use page::MapPage;
 
@@ -359,11 +360,8 @@ impl Map {
     /// Where a cell is between the least, 0, and the most, 1.
     fn level(&self, value: f64) -> f64 {
         let (least, most) = self.range().unwrap_or((0.0, 0.0));
-        match most > least {
-            true => (value - least) / (most - least),
-            // The same everywhere, which is all there is or nothing.
-            false => f64::from(u8::from(value > 0.0)),
-        }
+        // Where it is the same everywhere, that is all there is, or nothing.
+        if most > least { (value - least) / (most - least) } else { f64::from(u8::from(value > 0.0)) }
     }
 
     /// Whether there is an edge between two neighbours: more than half of all that the map spans.
@@ -400,7 +398,6 @@ impl Serialize for Axis {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn its_key<S: Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(figure.key)
 }

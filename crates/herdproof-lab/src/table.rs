@@ -208,6 +208,7 @@ impl Compared {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn rules<S: Serializer>(properties: &[Property; 4], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(properties.iter().map(|property| (property, property.rule())))
 }

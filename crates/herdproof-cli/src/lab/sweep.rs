@@ -1,7 +1,7 @@
 //! `herdproof lab sweep`: a map of a figure over one or two parameters.
 
 use anstyle::{Ansi256Color, Color, Style};
-use herdproof_lab::{Axis, BadSweep, Scenario, Suggestion, Sweep};
+use herdproof_lab::{Axis, BadSweep, Paint, Scenario, Suggestion, Sweep};
 
 use super::{find, hint, settings, watched::watched};
 use crate::{
@@ -34,7 +34,7 @@ pub(crate) fn sweep(output: &mut Output, args: &SweepArgs) -> Done {
     if args.json {
         output.json(&map)?;
     } else {
-        let paint: Option<&dyn Fn(f64, &str) -> String> = if output.is_coloured() { Some(&painted) } else { None };
+        let paint = output.is_coloured().then_some(painted as Paint);
         output.text(map.text(paint))?;
     }
     if stopped {

@@ -327,7 +327,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         number: 26,
         text: "A service becomes twice as slow for everybody, and clients hedge whatever is slower than usual. What becomes of their p99?",
         answers: &["lower", "the same", "many times as high"],
-        why: "When all are slow a second attempt is a second load; hedges need a budget, and that is the signal to stop.",
+        why: "When all are slow a second attempt is a second load; a budget notices that too many are hedged, and stops.",
         looks: &[
             Look::at("hedging", "without", "slow_p99_ms"),
             Look::at("hedging", "whatever is slow, 30 ms", "slow_p99_ms"),
@@ -354,7 +354,7 @@ pub(super) const QUESTIONS: &[Question] = &[
             "a stampede whose callers give up and try again",
             "callers who give up and try again, with one load for all",
         ],
-        why: "Timeouts leave the work at the origin and retries add to it; either alone, and with one load both, are harmless.",
+        why: "Who gives up leaves its work at the origin and adds another; with one load for all there is nothing to add.",
         looks: &[
             Look::at("cascade", "check, then load", "served_at_end_percent"),
             Look::at("cascade", "... timeout, 3 tries", "served_at_end_percent"),

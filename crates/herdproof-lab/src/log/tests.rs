@@ -1,3 +1,5 @@
+//! Every request is a line, and every line tells the truth.
+
 use std::collections::BTreeMap;
 
 use super::*;

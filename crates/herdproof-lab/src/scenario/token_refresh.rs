@@ -54,7 +54,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, way| herd(settings.seed, knobs, way, HOURS, settings.tap(arm));
+    let herd = |arm, way| herd(settings.seed, knobs, way, HOURS, &settings.tap(arm));
     let together = herd(0, Way::Jitter(Duration::ZERO));
     let five = herd(1, Way::Jitter(MINUTE * 5));
     let anchored = herd(2, Way::Anchored(MINUTE * 5));
@@ -100,7 +100,7 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way, hours: u32, tap: Tap) -> Marks {
+fn herd(seed: u64, knobs: Knobs, way: Way, hours: u32, tap: &Tap) -> Marks {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let marks = Marks::new(knobs.instances);
@@ -188,7 +188,7 @@ fn formula(minutes: f64, k: i32) -> f64 {
 }
 
 fn checks(seed: u64, knobs: Knobs, [together, five, anchored, thirty, cron, refresher]: [&Marks; 6]) -> Vec<Check> {
-    let fifteen = herd(seed, knobs, Way::Jitter(MINUTE * 15), 16, Tap::default());
+    let fifteen = herd(seed, knobs, Way::Jitter(MINUTE * 15), 16, &Tap::default());
     let walk = |minutes: f64, marks: &Marks, k: i32| {
         Check::within(
             Source::Formula,

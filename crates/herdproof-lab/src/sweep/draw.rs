@@ -13,11 +13,14 @@ const MISSING: char = '?';
 /// How wide the longest bar is.
 const BAR: f64 = 40.0;
 
+/// Blanks on the colour of a level from 0 to 1.
+pub type Paint = fn(f64, &str) -> String;
+
 impl Map {
-    /// The map as text. With `paint` a cell is this many blanks in the colour of its level, from 0 to 1; else a shade.
-    pub fn text(&self, paint: Option<&dyn Fn(f64, &str) -> String>) -> String {
+    /// The map as text. A cell is painted if there is paint, else it is a shade.
+    pub fn text(&self, paint: Option<Paint>) -> String {
         let runs = if self.runs > 1 { format!(", medians of {} runs", self.runs) } else { String::new() };
-        let set: String = self.set.iter().map(|set| format!(", {set}")).collect();
+        let set: String = self.set.iter().flat_map(|set| [", ", set]).collect();
         let mut text =
             format!("{}: {} of \"{}\"{set}, seed {}{runs}\n\n", self.scenario, self.figure.key, self.arm, self.seed);
         match &self.y {
@@ -29,15 +32,11 @@ impl Map {
     }
 
     /// A cell as it is drawn.
-    fn shade(&self, cell: Option<f64>, width: usize, paint: Option<&dyn Fn(f64, &str) -> String>) -> String {
-        match (cell.map(|value| self.level(value)), paint) {
-            (None, _) => MISSING.to_string().repeat(width),
-            (Some(level), Some(paint)) => paint(level, &" ".repeat(width)),
-            (Some(level), None) => SHADES[shade(level)].to_string().repeat(width),
-        }
+    fn shade(&self, cell: Option<f64>, width: usize, paint: Option<Paint>) -> String {
+        cell.map_or_else(|| MISSING.to_string().repeat(width), |value| drawn(self.level(value), width, paint))
     }
 
-    fn grid(&self, text: &mut String, y: &Axis, paint: Option<&dyn Fn(f64, &str) -> String>) {
+    fn grid(&self, text: &mut String, y: &Axis, paint: Option<Paint>) {
         let names: Vec<String> = y.values.iter().map(ToString::to_string).collect();
         let left = names.iter().map(String::len).max().unwrap_or(0).max(4) + 2;
         let width = (WIDTH / self.x.values.len().max(1)).clamp(1, 4);
@@ -54,17 +53,14 @@ impl Map {
         let _ = writeln!(text, "{:left$} {}", "", labels(&self.x, width).trim_end());
         let _ = writeln!(text, "{:left$} {} ({})", "", self.x.knob.name, plain(self.x.knob.what));
         if let Some((least, most)) = self.range() {
-            let ramp: Vec<String> = (0..=4_u8).map(|step| self.legend(f64::from(step) / 4.0, paint)).collect();
+            let ramp: Vec<String> = (0..=4_u8).map(|step| drawn(f64::from(step) / 4.0, 2, paint)).collect();
             let [least, most] = [least, most].map(|value| self.show(Some(value)));
-            let _ = match least == most {
-                true => writeln!(text, "\n{:left$} the same everywhere: {most}", ""),
-                false => writeln!(text, "\n{:left$} {least} {} {most}", "", ramp.concat()),
+            let _ = if least == most {
+                writeln!(text, "\n{:left$} the same everywhere: {most}", "")
+            } else {
+                writeln!(text, "\n{:left$} {least} {} {most}", "", ramp.concat())
             };
         }
-    }
-
-    fn legend(&self, level: f64, paint: Option<&dyn Fn(f64, &str) -> String>) -> String {
-        paint.map_or_else(|| SHADES[shade(level)].to_string().repeat(2), |paint| paint(level, "  "))
     }
 
     /// One axis: a line for each value.
@@ -88,6 +84,10 @@ impl Map {
     pub(super) fn show(&self, value: Option<f64>) -> String {
         value.map_or(MISSING.to_string(), |value| self.figure.value.show(value))
     }
+}
+
+fn drawn(level: f64, width: usize, paint: Option<Paint>) -> String {
+    paint.map_or_else(|| SHADES[shade(level)].to_string().repeat(width), |paint| paint(level, &" ".repeat(width)))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "one of five")]

@@ -1,3 +1,5 @@
+//! Ranges, maps, and where they have an edge.
+
 use super::*;
 use crate::{all, find};
 
@@ -94,7 +96,8 @@ fn every_suggestion_is_one_that_can_be_run() {
 /// The figures of a cell are those of a run: what a scenario leaves out must not change the rest.
 #[test]
 fn a_bare_run_has_the_figures_of_a_whole_one() {
-    for scenario in all().iter().filter(|scenario| ["metastable", "retry-wall"].contains(&scenario.name)) {
+    for scenario in all().iter().filter(|scenario| ["metastable", "retry-wall", "retry-storm"].contains(&scenario.name))
+    {
         let settings = Settings::new(7);
         let (whole, bare) = (scenario.run(&settings), scenario.run(&settings.bare()));
         assert!(bare.checks.is_empty() && !whole.checks.is_empty());
@@ -149,7 +152,7 @@ fn a_map_is_drawn_with_its_units_and_its_edge() {
     let text = map.text(None);
     assert!(text.contains("     9 ····████  0 | 100 at 10ms | 2s\n     5 ········\n"), "{text}");
     assert!(text.contains("10ms") && text.contains("base_delay (The delay after"), "{text}");
-    let painted = map.text(Some(&|level, blanks| format!("<{level}>{blanks}")));
+    let painted = map.text(Some(|level, blanks| format!("<{level}>{blanks}")));
     assert!(painted.contains("<0>    <1>    "), "{painted}");
     let page = map.page().to_string();
     assert_eq!(page.matches("class=\"edge\"").count(), 2, "beside and below the full cell");

@@ -4,6 +4,7 @@ use super::{Compared, Plan, Technique};
 use crate::look::Look;
 
 /// An arm, and a parameter that is changed.
+#[derive(Clone, Copy)]
 struct Place(&'static str, Option<&'static str>);
 
 const fn arm(arm: &'static str) -> Place {
