@@ -68,7 +68,7 @@ fn chosen(which: &str) -> Result<Vec<&'static Question>, Failure> {
         return Ok(vec![question]);
     }
     let problem = match left_out().iter().find(|left| Some(left.number) == number) {
-        Some(left) => format!("question {} ({}) is left out: it {}", left.number, left.about, left.why),
+        Some(left) => format!("question {} ({}) is left out: {}", left.number, left.about, left.why),
         None => format!("there is no question {which:?}: they have numbers from 1 to 30, and `all` is all"),
     };
     let numbers: Vec<String> = questions().iter().map(|question| question.number.to_string()).collect();

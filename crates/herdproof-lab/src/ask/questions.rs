@@ -102,12 +102,12 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         number: 6,
-        text: "A key is missing on every node of a fleet of 10, each with a cache that loads once. The fleet grows to 100 nodes, with as many users. How many loads does the origin see?",
-        answers: &["fewer", "as many", "more"],
-        why: "Each node has a miss of its own: a larger fleet is a larger herd, and only one load for all nodes ends that.",
+        text: "One key is a thousand times as popular as the others, and its node in a sharded store drowns. The store gets twice the nodes. How much is asked of the busiest node?",
+        answers: &["half as much", "as much", "more"],
+        why: "Nodes share keys, not requests: the key is still on one of them.",
         looks: &[
-            Look::at("stampede", "cache per node", "calls"),
-            Look::at("stampede", "cache per node", "calls").with("nodes=100"),
+            Look::at("hot-shard", "one node has it", "busiest_per_second"),
+            Look::at("hot-shard", "twice the nodes", "busiest_per_second"),
         ],
         decide: |seen| compared(seen[0], seen[1]),
     },
@@ -193,6 +193,20 @@ pub(super) const QUESTIONS: &[Question] = &[
         decide: least,
     },
     Question {
+        number: 13,
+        text: "60,000 clients are told at once that there is something new. Now each first waits for a moment of its own, within as long as the server needs for all. How much lower is its worst second?",
+        answers: &["by less than half", "two to ten times", "more than ten times"],
+        why: "The news is as quick as ever, and what is fetched because of it comes at the rate that the server has.",
+        looks: &[
+            Look::at("broadcast", "all at once", "peak_per_second").with("clients=60000"),
+            Look::at("broadcast", "spread", "peak_per_second").with("clients=60000"),
+        ],
+        decide: |seen| match seen[0] / seen[1] {
+            times if times > 10.0 => 2,
+            times => usize::from(times >= 2.0),
+        },
+    },
+    Question {
         number: 15,
         text: "Tokens live for 60 minutes and are refreshed with jitter. Which window never uses a token that has expired?",
         answers: &["60 minutes, 5 more or less", "60 minutes, 30 more or less", "anywhere from 30 to 59 minutes"],
@@ -235,18 +249,14 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         number: 18,
-        text: "Prefetching grows twelvefold and shares one queue with users, without priorities. How many of the users are served?",
-        answers: &["nearly all", "less than half", "nearly none"],
-        why: "Who shares a queue shares its overload: users are refused as often as what nobody waits for.",
+        text: "Two tenants share a pool of connections, and what one of them calls takes 2 s instead of 10 ms. How long does the median call of the other take?",
+        answers: &["as long as ever", "many times as long"],
+        why: "The slow one holds the pool and the quick one stands in its line; with a bulkhead for each it does not notice.",
         looks: &[
-            Look::at("priority-shedding", "no priorities", "users_served_share"),
-            Look::at("priority-shedding", "priorities", "users_served_share"),
+            Look::at("bulkhead", "a bulkhead for each", "quick_p50_ms"),
+            Look::at("bulkhead", "one pool", "quick_p50_ms"),
         ],
-        decide: |seen| match seen[0] {
-            share if share > 0.9 => 0,
-            share if share > 0.1 => 1,
-            _ => 2,
-        },
+        decide: |seen| usize::from(seen[1] > 3.0 * seen[0]),
     },
     Question {
         number: 19,
@@ -365,10 +375,13 @@ pub(super) const QUESTIONS: &[Question] = &[
 ];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[
-    LeftOut { number: 13, about: "a notification without a herd", why: "comes with the coordinator" },
     LeftOut { number: 14, about: "how far a leader's failure reaches", why: "comes with the coordinator" },
     LeftOut { number: 22, about: "one global point of synchronization", why: "comes with the coordinator" },
     LeftOut { number: 23, about: "naming hot keys without naming users", why: "no figure decides it" },
-    LeftOut { number: 27, about: "the flag service of 200,000 clients", why: "comes with its scenario" },
+    LeftOut {
+        number: 27,
+        about: "the knob that matters most in a flag service",
+        why: "needs a run without each of them",
+    },
     LeftOut { number: 30, about: "a herd, or only load", why: "comes with the detector" },
 ];
