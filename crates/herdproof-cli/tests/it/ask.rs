@@ -57,9 +57,7 @@ fn what_is_no_answer_is_asked_again() {
 
 #[test]
 fn a_question_that_there_is_not_says_which_there_are() {
-    for (which, said) in
-        [("31", "numbers from 1 to 30"), ("most", "`all` is all"), ("22", "is left out: comes with")]
-    {
+    for (which, said) in [("31", "numbers from 1 to 30"), ("most", "`all` is all"), ("22", "is left out: comes with")] {
         let run = output(&["lab", "ask", which]);
         assert!(run.status.code() == Some(2) && stderr(&run).contains(said), "{}", stderr(&run));
         assert!(stderr(&run).contains("Those that are asked: 1, 2, 3"));
