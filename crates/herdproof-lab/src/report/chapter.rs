@@ -30,7 +30,12 @@ impl Report {
         let mut text = format!("# {}\n\n*{title}*\n\n{}\n\n", self.scenario, about.trim());
         // Strings take everything.
         let _ = writeln!(text, "![{}]({}.svg)\n", self.caption(), self.scenario);
-        let _ = writeln!(text, "{}\n\n## What was measured\n", Cell(&self.summary));
+        if !self.marks.is_empty() {
+            let marks: Vec<String> =
+                self.marks.iter().map(|mark| format!("at {}: {}", said(mark.at), mark.what)).collect();
+            let _ = writeln!(text, "Dashed lines, {}.\n", marks.join("; "));
+        }
+        let _ = writeln!(text, "In a sentence: {}\n\n## What was measured\n", Cell(&self.summary));
         let figures = self.arms.first().map_or(&[][..], |arm| &arm.figures);
         let titles: Vec<&str> = figures.iter().map(|figure| figure.title).collect();
         let _ = writeln!(text, "| arm | {} | shape |\n|---|{}---|", titles.join(" | "), "--:|".repeat(titles.len()));
@@ -69,7 +74,11 @@ impl Report {
                 y += ABOVE + height;
             }
         }
-        body.push_str(&self.axis(pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()), end, y));
+        body.push_str(&self.axis(
+            pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()),
+            end,
+            y,
+        ));
         let caption = self.caption();
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\"><title>{}</title>\
@@ -105,7 +114,11 @@ impl Report {
         );
         for mark in &self.marks {
             let x = LEFT + (RIGHT - LEFT) * (millis(mark.at) / millis(end)).min(1.0);
-            let _ = write!(svg, "<path class=\"mark\" d=\"M{x:.1} {above}V{floor}\"><title>{}</title></path>", Plain(mark.what));
+            let _ = write!(
+                svg,
+                "<path class=\"mark\" d=\"M{x:.1} {above}V{floor}\"><title>{}</title></path>",
+                Plain(mark.what)
+            );
         }
         svg
     }
@@ -152,7 +165,10 @@ mod tests {
     fn about(scenario: &Scenario) -> String {
         let file = format!("src/scenario/{}.rs", scenario.name.replace('-', "_"));
         let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
-        let words = source.lines().map_while(|line| line.strip_prefix("//!")).map(|line| line.strip_prefix(' ').unwrap_or(line));
+        let words = source
+            .lines()
+            .map_while(|line| line.strip_prefix("//!"))
+            .map(|line| line.strip_prefix(' ').unwrap_or(line));
         words.flat_map(|line| [line, "\n"]).collect()
     }
 
@@ -185,6 +201,7 @@ mod tests {
         let scenarios: Vec<&Scenario> = all().iter().collect();
         Watch::default().each(&scenarios, |scenario| {
             let report = scenario.run(&Settings::new(0));
+            assert!(report.passed(), "{}: {:#?}", scenario.name, report.checks);
             check(format!("{}.md", scenario.name), &report.chapter(scenario.title, &about(scenario)));
             check(format!("{}.svg", scenario.name), &report.drawing());
         });
