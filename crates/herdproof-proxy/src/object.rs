@@ -78,7 +78,7 @@ impl Object {
     /// The same response with another head.
     pub(crate) fn with_head(&self, head: Vec<u8>, life: Life) -> Object {
         match &self.elsewhere {
-            None => Object::copied(Head::new(&head), life, &[self.block.slice(self.head().len()..)]),
+            None => Object::copied(Head::new(&head), life, &[self.shared_body()]),
             Some(elsewhere) => Object::new(head, life, Elsewhere::clone(elsewhere)),
         }
     }
@@ -123,10 +123,15 @@ impl Object {
         self.block.get(self.head as usize..)
     }
 
+    /// The block without its head: the body, if that is there.
+    pub(crate) fn shared_body(&self) -> Bytes {
+        self.block.slice(self.head().len()..)
+    }
+
     /// Its body, to be given away.
     pub(crate) fn content(&self) -> Content {
         match self.elsewhere.as_deref() {
-            None => Content::Whole(self.block.slice(self.head().len()..)),
+            None => Content::Whole(self.shared_body()),
             Some(elsewhere) => Content::Elsewhere(elsewhere.clone()),
         }
     }

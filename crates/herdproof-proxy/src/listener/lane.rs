@@ -11,17 +11,19 @@
 
 use std::{io, sync::Arc};
 
+use bytes::{Buf, Bytes};
+
 /// Who knows answers by heart.
 pub(crate) trait Lane: Send + Sync {
-    /// What there is to say to these bytes. An answer is written down whole, and nothing if there is none.
+    /// What there is to say to these bytes. An answer is written down, and nothing if there is none.
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked;
 }
 
 /// What was made of the bytes a client sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// They are one request, and this is its answer.
-    Answered,
+    /// They are one request. Its answer is what was written down, and then these bytes.
+    Answered(Bytes),
     /// They are one request without a body, to be answered by somebody else.
     Whole,
     /// They are something else.
@@ -40,8 +42,11 @@ pub(super) struct Shortcut {
 /// What is still to be written.
 #[derive(Default)]
 pub(super) struct Rest {
+    /// What was written down of it.
     bytes: Vec<u8>,
     written: usize,
+    /// What comes after that.
+    body: Bytes,
 }
 
 impl Shortcut {
@@ -49,21 +54,22 @@ impl Shortcut {
         Shortcut { lane, given: None, rest: Rest::default() }
     }
 
-    /// Whether these bytes are answered here, and hyper is not to see them. It has begun so many requests.
+    /// What goes out after what is written down, if these bytes are answered here, and hyper is not to see them. It has begun so
+    /// many requests.
     #[inline]
-    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> bool {
+    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> Option<Bytes> {
         // What comes while hyper has a request in hand belongs to that one, or comes too early.
         let asked = match &self.lane {
             Some(lane) if self.given.is_none() => lane.ask(bytes, answer),
             Some(_) => Asked::Other,
-            None => return false,
+            None => return None,
         };
         match asked {
-            Asked::Answered => return true,
+            Asked::Answered(body) => return Some(body),
             Asked::Whole => self.given = Some(begun),
             Asked::Other => self.close(),
         }
-        false
+        None
     }
 
     /// Hyper has written all it has to write, and this is how many requests it has begun, if none is under way.
@@ -80,21 +86,39 @@ impl Shortcut {
 }
 
 impl Rest {
-    pub(super) fn new(bytes: &[u8]) -> Rest {
-        Rest { bytes: bytes.to_vec(), written: 0 }
+    /// What is left after so much was taken of what was written down and what comes after it.
+    pub(super) fn after(written: usize, answer: &[u8], body: Bytes) -> Rest {
+        let mut rest = Rest { bytes: Vec::new(), written: 0, body };
+        match answer.get(written..) {
+            Some(bytes) => rest.bytes.extend_from_slice(bytes),
+            None => rest.body.advance(written - answer.len()),
+        }
+        rest
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.left().is_empty()
+    }
+
+    /// What is to go out next; nothing if that is all.
     pub(super) fn left(&self) -> &[u8] {
-        self.bytes.get(self.written..).unwrap_or_default()
+        match self.bytes.get(self.written..) {
+            None | Some([]) => &self.body,
+            Some(bytes) => bytes,
+        }
     }
 
-    /// So much of it was taken.
+    /// So much of that was taken.
     pub(super) fn taken(&mut self, bytes: usize) -> io::Result<()> {
         if bytes == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.written += bytes;
-        if self.left().is_empty() {
+        if self.written < self.bytes.len() {
+            self.written += bytes;
+        } else {
+            self.body.advance(bytes.min(self.body.len()));
+        }
+        if self.is_empty() {
             *self = Rest::default();
         }
         Ok(())

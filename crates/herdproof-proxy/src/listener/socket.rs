@@ -51,18 +51,23 @@ impl Socket {
         let pulse = &self.connection.pulse;
         ANSWER.with_borrow_mut(|answer| {
             answer.clear();
-            if !self.shortcut.takes(bytes, pulse.requests(), answer) {
-                return Ok(false);
-            }
+            let Some(body) = self.shortcut.takes(bytes, pulse.requests(), answer) else { return Ok(false) };
             pulse.begin();
-            let written = match Pin::new(&mut self.stream).poll_write(cx, answer) {
+            let stream = Pin::new(&mut self.stream);
+            let written = if body.is_empty() {
+                stream.poll_write(cx, answer)
+            } else {
+                stream.poll_write_vectored(cx, &[IoSlice::new(answer), IoSlice::new(&body)])
+            };
+            let written = match written {
                 Poll::Ready(written) => written?,
                 Poll::Pending => 0,
             };
             pulse.written(written);
-            match answer.get(written..) {
-                None | Some([]) => pulse.end(),
-                Some(rest) => self.shortcut.rest = Rest::new(rest),
+            if written == answer.len() + body.len() {
+                pulse.end();
+            } else {
+                self.shortcut.rest = Rest::after(written, answer, body);
             }
             Ok(true)
         })
@@ -71,11 +76,11 @@ impl Socket {
     /// Writes what is left of an answer.
     #[inline]
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.shortcut.rest.left().is_empty() {
+        while !self.shortcut.rest.is_empty() {
             let result = Pin::new(&mut self.stream).poll_write(cx, self.shortcut.rest.left());
             let bytes = ready!(self.wrote(result))?;
             self.shortcut.rest.taken(bytes)?;
-            if self.shortcut.rest.left().is_empty() {
+            if self.shortcut.rest.is_empty() {
                 self.connection.pulse.end();
             }
         }

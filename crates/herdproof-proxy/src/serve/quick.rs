@@ -7,6 +7,7 @@
 
 use std::{str, sync::Arc};
 
+use bytes::Bytes;
 use http::StatusCode;
 
 use super::{Core, Proxy};
@@ -18,7 +19,7 @@ use crate::{
 };
 
 /// Larger bodies are not copied, but written from where they are.
-const LARGEST: usize = 16 << 10;
+const COPIED: usize = 16 << 10;
 /// More fields than this are for those who have room for them.
 const MOST_FIELDS: usize = 32;
 const LAST_FIELDS: &[u8] = b"cache-status: herdproof; hit\r\ncontent-length: ";
@@ -46,17 +47,19 @@ impl Lane for Core {
     #[inline]
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked {
         match head(bytes) {
-            Some(Head::Plain { host, target }) if self.answer(host, target, answer).is_some() => Asked::Answered,
-            Some(_) => Asked::Whole,
+            Some(Head::Plain { host, target }) => {
+                self.answer(host, target, answer).map_or(Asked::Whole, Asked::Answered)
+            }
+            Some(Head::More) => Asked::Whole,
             None => Asked::Other,
         }
     }
 }
 
 impl Core {
-    /// Writes the answer down, if it is a hit that needs no thought.
+    /// Writes the answer down, if it is a hit that needs no thought; what of its body is not written down, comes after it.
     #[inline]
-    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<()> {
+    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<Bytes> {
         let key = self.keyer.key(Scheme::Http, host, target).ok()?;
         let path = target.split_once('?').map_or(target, |(path, _)| path);
         if !self.shares(self.route_of(path)) {
@@ -64,7 +67,7 @@ impl Core {
         }
         let now = self.env.now();
         let is_fresh = |object: &Object| object.life.at(now, &RequestDirectives::default()) == Use::Fresh;
-        let object = self.store.find_if(&key, |object| is_fresh(object) && is_small(object))?;
+        let object = self.store.find_if(&key, |object| is_fresh(object) && is_here(object))?;
         let (head, body) = (object.head(), object.body()?);
         let status = head.status();
         write_status(answer, status);
@@ -75,17 +78,20 @@ impl Core {
         answer.extend_from_slice(LAST_FIELDS);
         write_number(answer, body.len() as u64);
         answer.extend_from_slice(b"\r\n\r\n");
-        answer.extend_from_slice(body);
         self.metrics.count_at_once(status, body.len());
-        Some(())
+        if body.len() > COPIED {
+            return Some(object.shared_body());
+        }
+        answer.extend_from_slice(body);
+        Some(Bytes::new())
     }
 }
 
-/// Whether all of it is here, and little enough to be copied.
+/// Whether all of it is here, with a body.
 #[inline]
-fn is_small(object: &Object) -> bool {
+fn is_here(object: &Object) -> bool {
     let has_body = !matches!(object.head().status().as_u16(), ..200 | 204 | 205 | 304);
-    has_body && object.body().is_some_and(|body| body.len() <= LARGEST)
+    has_body && object.body().is_some()
 }
 
 /// The head that these bytes are, if they are the head of one request that has no body, and nothing else. Read by the same parser as

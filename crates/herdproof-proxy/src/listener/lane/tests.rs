@@ -33,8 +33,10 @@ impl Lane for Known {
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked {
         self.asked.fetch_add(1, SeqCst);
         if bytes == KNOWN {
-            answer.extend_from_slice(&self.page);
-            return Asked::Answered;
+            // Some of it is written down, some comes after.
+            let (down, after) = self.page.split_at(self.page.len() / 3);
+            answer.extend_from_slice(down);
+            return Asked::Answered(Bytes::copy_from_slice(after));
         }
         if bytes == OTHER { Asked::Whole } else { Asked::Other }
     }
@@ -229,4 +231,21 @@ fn a_stop_is_told_to_those_whose_answer_is_known_by_heart() {
         assert!(told.is_empty() || told == "by heart" || told.contains("connection: close"), "{told}");
         assert_eq!(stopping.await.unwrap().cut, 0);
     });
+}
+
+#[test]
+fn what_is_left_begins_where_the_client_stopped() {
+    let (down, after) = (b"written down", Bytes::from_static(b" and after"));
+    let all = [&down[..], &after].concat();
+    for (written, step) in (0..=all.len()).flat_map(|written| [(written, 1), (written, 5), (written, 100)]) {
+        let mut rest = Rest::after(written, down, after.clone());
+        let mut told = all[..written].to_vec();
+        while !rest.is_empty() {
+            let bytes = rest.left().len().min(step);
+            told.extend_from_slice(&rest.left()[..bytes]);
+            rest.taken(bytes).unwrap();
+        }
+        assert_eq!(told, all, "{written}, then {step} at a time");
+    }
+    assert!(Rest::after(3, down, after).taken(0).is_err(), "a socket that takes nothing is not asked for ever");
 }
