@@ -100,6 +100,10 @@ fn it_serves_tells_and_stops_when_asked() {
         assert!(get(&proxy.at, "/").starts_with("HTTP/1.1 "));
         assert!(get(&proxy.admin, "/healthz").ends_with("ok\n"));
         assert!(get(&proxy.admin, "/metrics").contains("\nherdproof_connections_total 1\n"));
+        // That the client is gone may be heard of a little later.
+        while !get(&proxy.admin, "/metrics").contains("\nherdproof_connections 0\n") {
+            std::thread::yield_now();
+        }
         proxy.signal(signal);
         let (code, said, printed) = proxy.end();
         assert_eq!((code, &*printed), (Some(0), ""), "{said}");
