@@ -20,7 +20,7 @@
 //! goes on to the origin is framed anew and in one way only, so that nobody behind can read another request out of the body.
 //!
 //! A request costs no timer: connections count bytes, and one task looks at all of them in turn. One whose answer is known by heart
-//! does not even reach hyper, see [`lane`].
+//! does not even reach hyper, see `lane.rs`.
 //!
 //! ```
 //! use bytes::Bytes;
