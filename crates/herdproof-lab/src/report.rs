@@ -193,6 +193,34 @@ impl Report {
         self.arms.iter().map(lanes).collect()
     }
 
+    /// The same, as wide as its bins and no wider than that.
+    fn pictures_within(&self, most: usize) -> Vec<Vec<(&'static str, Vec<u64>)>> {
+        let end = self.end().max(Duration::from_nanos(1));
+        let bins = self.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
+        self.pictures(most.min(bins.unwrap_or(1)).max(1))
+    }
+
+    /// What the pictures show.
+    fn caption(&self) -> String {
+        match self.steps {
+            None if self.arms.iter().any(|arm| !arm.lanes.is_empty()) => "Calls at each layer over time".into(),
+            None => "Calls at the origin over time".into(),
+            Some(Steps { shows, over, .. }) => format!("{shows} over {over}"),
+        }
+    }
+
+    /// The words of their axis, each at its share of the width.
+    fn words(&self, columns: usize) -> Vec<(f64, String)> {
+        let end = self.end().max(Duration::from_nanos(1));
+        match self.steps {
+            None => html::ticks(end).into_iter().map(|tick| (millis(tick) / millis(end), html::said(tick))).collect(),
+            // In the middle of the bar.
+            Some(Steps { step, .. }) => (0..columns)
+                .map(|nth| ((nth as f64 + 0.5) / columns as f64, (step * (nth + 1) as f64).to_string()))
+                .collect(),
+        }
+    }
+
     /// When the pictures end.
     fn end(&self) -> Duration {
         let shown = self.arms.iter().flat_map(Arm::shown);

@@ -13,7 +13,7 @@ use http_body::{Body as _, Frame, SizeHint};
 
 use crate::{
     log::{Broken, Reader},
-    object::{Content, Elsewhere, Object},
+    object::{Elsewhere, Object},
     origin::{BodyError, OriginBody},
 };
 
@@ -75,10 +75,10 @@ impl Body {
 
     /// An object's.
     pub(crate) fn of(object: &Object) -> Body {
-        match object.content() {
-            Content::Whole(body) => Body::whole(body),
-            Content::Elsewhere(Elsewhere::Parts(parts, len)) => Body::new(Source::Parts(parts, 0), Some(len)),
-            Content::Elsewhere(Elsewhere::Arriving(log, len)) => Body::new(Source::Log(log.reader()), len),
+        match object.elsewhere() {
+            None => Body::whole(object.shared_body()),
+            Some(Elsewhere::Parts(parts, len)) => Body::new(Source::Parts(Arc::clone(parts), 0), Some(*len)),
+            Some(Elsewhere::Arriving(log, len)) => Body::new(Source::Log(log.reader()), *len),
         }
     }
 

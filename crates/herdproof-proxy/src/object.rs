@@ -52,13 +52,6 @@ pub(crate) enum Elsewhere {
     Arriving(Arc<Log>, Option<u64>),
 }
 
-/// A body, to be given away.
-pub(crate) enum Content {
-    /// In one piece.
-    Whole(Bytes),
-    Elsewhere(Elsewhere),
-}
-
 impl Object {
     /// One whose body is not with its head; see [`block`](crate::head::block).
     pub(crate) fn new(head: Vec<u8>, life: Life, elsewhere: Elsewhere) -> Object {
@@ -128,17 +121,14 @@ impl Object {
         self.block.slice(self.head().len()..)
     }
 
-    /// Its body, to be given away.
-    pub(crate) fn content(&self) -> Content {
-        match self.elsewhere.as_deref() {
-            None => Content::Whole(self.shared_body()),
-            Some(elsewhere) => Content::Elsewhere(elsewhere.clone()),
-        }
+    /// Where the body is, if it does not lie behind its head.
+    pub(crate) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_deref()
     }
 
     /// How long the body is, if that is known.
     pub(crate) fn len(&self) -> Option<u64> {
-        match self.elsewhere.as_deref() {
+        match self.elsewhere() {
             None => self.body().map(|body| body.len() as u64),
             Some(Elsewhere::Parts(_, len)) => Some(*len),
             Some(Elsewhere::Arriving(_, len)) => *len,
@@ -175,7 +165,7 @@ impl Object {
 
     /// Whether it can still be read from its first byte on.
     pub(crate) fn has_beginning(&self) -> bool {
-        match self.elsewhere.as_deref() {
+        match self.elsewhere() {
             None | Some(Elsewhere::Parts(..)) => true,
             Some(Elsewhere::Arriving(log, _)) => log.has_beginning(),
         }

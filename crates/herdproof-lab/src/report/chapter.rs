@@ -5,7 +5,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use super::{Arm, Report, Steps, html::said, html::ticks, millis, tops};
+use super::{Report, html::said, millis, tops};
 use crate::page::Plain;
 
 /// How many columns a picture has at most.
@@ -60,8 +60,7 @@ impl Report {
     /// What each arm did, one above another, as a picture that needs nothing but itself.
     pub fn drawing(&self) -> String {
         let end = self.end().max(Duration::from_nanos(1));
-        let bins = self.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
-        let pictures = self.pictures(COLUMNS.min(bins.unwrap_or(1)).max(1));
+        let pictures = self.pictures_within(COLUMNS);
         let tops = tops(&pictures);
         let mut body = String::new();
         let mut y = 4.0;
@@ -74,11 +73,7 @@ impl Report {
                 y += ABOVE + height;
             }
         }
-        body.push_str(&self.axis(
-            pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()),
-            end,
-            y,
-        ));
+        body.push_str(&self.axis(pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()), y));
         let caption = self.caption();
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\"><title>{}</title>\
@@ -86,14 +81,6 @@ impl Report {
             y + BELOW,
             Plain(&caption)
         )
-    }
-
-    fn caption(&self) -> String {
-        match self.steps {
-            None if self.arms.iter().any(|arm| !arm.lanes.is_empty()) => "Calls at each layer over time".into(),
-            None => "Calls at the origin over time".into(),
-            Some(Steps { shows, over, .. }) => format!("{shows} over {over}"),
-        }
     }
 
     /// Columns as one line around all of them, and what happened meanwhile.
@@ -123,15 +110,9 @@ impl Report {
         svg
     }
 
-    fn axis(&self, columns: usize, end: Duration, floor: f64) -> String {
-        let words: Vec<(f64, String)> = match self.steps {
-            None => ticks(end).into_iter().map(|tick| (millis(tick) / millis(end), said(tick))).collect(),
-            Some(Steps { step, .. }) => (0..columns)
-                .map(|nth| ((nth as f64 + 0.5) / columns as f64, (step * (nth + 1) as f64).to_string()))
-                .collect(),
-        };
+    fn axis(&self, columns: usize, floor: f64) -> String {
         let mut svg = String::new();
-        for (at, word) in words {
+        for (at, word) in self.words(columns) {
             let x = LEFT + (RIGHT - LEFT) * at;
             let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{word}</text>", floor + 17.0);
         }

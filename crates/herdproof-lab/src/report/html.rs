@@ -64,18 +64,15 @@ impl Page<'_> {
 
     fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
-        let bins = self.0.arms.iter().flat_map(Arm::shown).map(|(_, timeline)| timeline.bins(end)).max();
-        let bars = BARS.min(bins.unwrap_or(1)).max(1);
-        let pictures = self.0.pictures(bars);
+        let pictures = self.0.pictures_within(BARS);
         let tops = tops(&pictures);
-        let (title, bar) = match self.0.steps {
-            None if tops.len() < 2 => ("Calls at the origin over time".to_owned(), None),
-            None => ("Calls at each layer over time".to_owned(), None),
-            Some(Steps { shows, over, step }) => (format!("{shows} over {over}"), Some(step.to_string())),
+        let bars = pictures.iter().flatten().map(|(_, columns)| columns.len()).max().unwrap_or(1).max(1);
+        let bar = match self.0.steps {
+            None => format!("{:.1} ms", millis(end) / bars as f64),
+            Some(Steps { step, .. }) => step.to_string(),
         };
         let scale = if tops.len() < 2 { "All on one scale" } else { "Each layer on one scale for all arms" };
-        let bar = bar.unwrap_or_else(|| format!("{:.1} ms", millis(end) / bars as f64));
-        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&title))?;
+        writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&self.0.caption()))?;
         for (arm, lanes) in self.0.arms.iter().zip(&pictures) {
             writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
             for ((lane, columns), top) in lanes.iter().zip(&tops) {
@@ -121,14 +118,8 @@ impl Page<'_> {
                 (bar - 0.5).max(0.5),
             );
         }
-        let words: Vec<(f64, String)> = match self.0.steps {
-            None => ticks(end).into_iter().map(|tick| (x(tick), said(tick))).collect(),
-            // In the middle of the bar.
-            Some(Steps { step, .. }) => (0..columns.len())
-                .map(|nth| (LEFT + bar * (nth as f64 + 0.5), (step * (nth + 1) as f64).to_string()))
-                .collect(),
-        };
-        for (at, word) in words {
+        for (share, word) in self.0.words(columns.len()) {
+            let at = LEFT + (right - LEFT) * share;
             let _ = write!(
                 svg,
                 "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\

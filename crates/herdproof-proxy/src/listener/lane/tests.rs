@@ -42,6 +42,15 @@ impl Lane for Known {
     }
 }
 
+impl Known {
+    /// Waits until somebody has asked.
+    async fn was_asked(&self) {
+        while self.asked.load(SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 fn known(page: impl Into<Vec<u8>>) -> Arc<Known> {
     Arc::new(Known { page: page.into(), asked: AtomicUsize::new(0) })
 }
@@ -112,9 +121,7 @@ fn what_follows_a_head_with_a_body_is_never_taken_for_a_request() {
         let length = KNOWN.len() * 2;
         let head = format!("POST /form HTTP/1.1\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
-        while lane.asked.load(SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        lane.was_asked().await;
         for _ in 0..2 {
             stream.write_all(KNOWN).await.unwrap();
         }
@@ -131,9 +138,7 @@ fn what_comes_while_hyper_is_at_it_waits_its_turn() {
         let server = serve(&env, &lane, &gate);
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(OTHER).await.unwrap();
-        while lane.asked.load(SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        lane.was_asked().await;
         stream.write_all(KNOWN).await.unwrap();
         // Time enough for whoever would push ahead.
         for _ in 0..1000 {
@@ -161,11 +166,9 @@ fn requests_in_one_packet_and_a_head_in_two_are_answered_in_order_by_one_reader(
             let server = serve(&env, &lane, &open());
             let mut stream = TcpStream::connect(server.address()).await.unwrap();
             stream.set_nodelay(true).unwrap();
-            for (number, piece) in pieces.iter().enumerate() {
+            for piece in &pieces {
                 stream.write_all(piece).await.unwrap();
-                while lane.asked.load(SeqCst) <= number && number == 0 {
-                    tokio::task::yield_now().await;
-                }
+                lane.was_asked().await;
             }
             until(&mut stream, "hyper /known").await;
             // Closed: what comes now is hyper's too.
@@ -185,9 +188,7 @@ fn an_answer_that_is_taken_slowly_goes_out_whole_and_before_the_next() {
         let server = serve(&env, &lane, &open());
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(KNOWN).await.unwrap();
-        while lane.asked.load(SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        lane.was_asked().await;
         stream.write_all(OTHER).await.unwrap();
         let mut told = vec![0; page.len()];
         stream.read_exact(&mut told).await.unwrap();
@@ -204,9 +205,7 @@ fn who_stops_in_the_midst_of_an_answer_still_gives_all_of_it() {
         let server = serve(&env, &lane, &open());
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(KNOWN).await.unwrap();
-        while lane.asked.load(SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        lane.was_asked().await;
         let stopping = env.spawn(server.stop(LONG));
         let mut told = Vec::new();
         stream.read_to_end(&mut told).await.unwrap();
