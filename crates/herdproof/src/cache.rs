@@ -228,11 +228,17 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.0.servable(key, &self.0.engine.get(key)?)?;
-        if found.is_stale() || !will_do(&found.value) {
+        let now = self.0.env.coarse();
+        let found = match self.0.engine.get(key)? {
+            Entry::Value { look_at, left, fresh, value, .. } if now < look_at && !left.is_behind() => {
+                Got::fresh(value, look_at, left, fresh, now)
+            }
+            entry => self.0.servable(key, &entry).filter(|found| !found.is_stale())?,
+        };
+        if !will_do(&found.value) {
             return None;
         }
-        let _ = self.0.serve_fresh(key);
+        self.0.serve_fresh(key);
         Some(found)
     }
 

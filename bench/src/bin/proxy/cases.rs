@@ -10,7 +10,7 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
-    client::{Answer, Answers, Ask, Ending, Herd, Seen, Visitors, get, quantile},
+    client::{Answer, Answers, Ask, Ending, Herd, Rhythm, Seen, Visitors, get, quantile},
     options::Options,
     origin::{Fault, Log, Origin, Plan, Scene, Size, Whose},
     peers::Running,
@@ -88,6 +88,24 @@ pub const CASES: &[Case] = &[
         leaves_traces: false,
         prepare: Some(|stage| Box::pin(warm(stage, 100 << 10))),
         run: |stage| Box::pin(hits(stage)),
+    },
+    Case {
+        name: "pace-1k",
+        group: "a",
+        what: "the same 1 KiB at the same pace for all: 16,000 requests per second, 64 connections",
+        way: Way::Rounds,
+        leaves_traces: false,
+        prepare: Some(|stage| Box::pin(warm(stage, 1024))),
+        run: |stage| Box::pin(paced(stage, Duration::from_millis(4))),
+    },
+    Case {
+        name: "pace-100k",
+        group: "a",
+        what: "the same 100 KiB at the same pace for all: 4,000 requests per second, 64 connections",
+        way: Way::Rounds,
+        leaves_traces: false,
+        prepare: Some(|stage| Box::pin(warm(stage, 100 << 10))),
+        run: |stage| Box::pin(paced(stage, Duration::from_millis(16))),
     },
     Case {
         name: "herd-800",
@@ -362,7 +380,7 @@ impl Stage<'_> {
     }
 
     fn visitors(&self, connections: usize, think: Duration, last: Duration, slow: Duration) -> Visitors {
-        Visitors { target: self.running.address, connections, think, last, slow }
+        Visitors { target: self.running.address, connections, rhythm: Rhythm::Think(think), last, slow }
     }
 
     /// Seconds for 100,000 requests.
@@ -393,6 +411,30 @@ async fn hits(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let scene = &stage.prepared()?.scene;
     let load = wrk::Load { target: stage.running.address, path: scene.path("hit"), keys: None };
     Ok(vec![row("", under(stage, &load, scene)?)])
+}
+
+/// Wrk asks as fast as it is answered, so that it is a crowd of its own making that waits, and of two servers the faster one has
+/// the larger. Here everybody has the same load.
+async fn paced(stage: &Stage<'_>, every: Duration) -> Result<Vec<Row>, String> {
+    let scene = &stage.prepared()?.scene;
+    let path = scene.path("hit");
+    let last = Duration::from_secs(if stage.options.is_quick() { 2 } else { 4 });
+    let before = stage.running.process.cpu();
+    let rhythm = Rhythm::Every(every);
+    let visitors = Visitors { target: stage.running.address, connections: 64, rhythm, last, slow: SLOW };
+    let mut seen = visitors.run(move || Some(path.clone())).await;
+    Ok(vec![row(
+        "",
+        vec![
+            ("cpu s/100k", stage.cpu_since(before, seen.all())),
+            ("rps", seen.all() as f64 / last.as_secs_f64()),
+            ("p50 ms", quantile(&mut seen.times, 0.5)),
+            ("p99 ms", quantile(&mut seen.times, 0.99)),
+            ("max ms", quantile(&mut seen.times, 1.0)),
+            ("failed", (seen.failed + seen.wrong) as f64),
+            ("origin", scene.log().requests as f64),
+        ],
+    )])
 }
 
 fn under(stage: &Stage<'_>, load: &wrk::Load, scene: &Scene) -> Result<Vec<Figure>, String> {

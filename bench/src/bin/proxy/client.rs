@@ -379,11 +379,21 @@ pub fn quantile(times: &mut [Duration], share: f64) -> f64 {
     times[rank.clamp(1, times.len()) - 1].as_secs_f64() * 1e3
 }
 
-/// Visitors who ask, think, and ask again.
+/// When a visitor asks again.
+#[derive(Clone, Copy)]
+pub enum Rhythm {
+    /// So long after the last answer.
+    Think(Duration),
+    /// So long after it was due the last time, whatever became of that: its answers are timed from when they were due, so that a
+    /// server that holds its visitors up does not hear the fewer of them for it.
+    Every(Duration),
+}
+
+/// Visitors who ask again and again.
 pub struct Visitors {
     pub target: SocketAddr,
     pub connections: usize,
-    pub think: Duration,
+    pub rhythm: Rhythm,
     pub last: Duration,
     /// Beyond it an answer counts as slow.
     pub slow: Duration,
@@ -425,15 +435,17 @@ impl Visitors {
         let mut visitors = JoinSet::new();
         for index in 0..self.connections {
             let (seen, next) = (Rc::clone(&seen), Rc::clone(&next));
-            let Visitors { target, think, slow, connections, .. } = self;
+            let Visitors { target, rhythm, slow, connections, .. } = self;
             visitors.spawn_local(async move {
-                // Not all at one moment, unless nobody thinks.
-                sleep(think.mul_f64(index as f64 / connections as f64)).await;
+                let (Rhythm::Think(pause) | Rhythm::Every(pause)) = rhythm;
+                // Not all at one moment, unless nobody pauses.
+                sleep(pause.mul_f64(index as f64 / connections as f64)).await;
                 let mut line: Option<Line> = None;
+                let mut due = Instant::now();
+                let mut started = due;
                 while Instant::now() < end {
                     let Some(path) = (next.borrow_mut())() else { break };
                     let ask = Ask::new(target, &path);
-                    let started = Instant::now();
                     let asking = async {
                         if line.is_none() {
                             line = Line::open(target).await.ok();
@@ -450,8 +462,16 @@ impl Visitors {
                     if answer.closes {
                         line = None;
                     }
-                    if !think.is_zero() {
-                        sleep_until((Instant::now() + think).into()).await;
+                    let answered = Instant::now();
+                    due = match rhythm {
+                        Rhythm::Think(_) => answered + pause,
+                        Rhythm::Every(_) => due + pause,
+                    };
+                    started = due;
+                    if due > answered {
+                        sleep_until(due.into()).await;
+                        // An alarm that goes off late is not the server's fault; that the last answer came late is.
+                        started = Instant::now();
                     }
                 }
                 if let Some(line) = line {

@@ -73,7 +73,7 @@ pub fn all(results: &Results) -> Vec<Must> {
     musts.against_best("hits-100k", "cpu s/100k", 0.95);
     musts.against("haproxy", "keys", "cpu s/100k", 0.80);
     musts.at_most("keys: at most 1,500 B of memory for an object of 1 KiB", "keys", "", "B/object", 1500.0);
-    for case in ["hits-1k", "hits-100k", "keys"] {
+    for case in ["hits-1k", "hits-100k", "pace-1k", "pace-100k", "keys"] {
         musts.against_best(case, "p99 ms", 1.2);
         musts.none(&format!("{case}: every answer is one"), case, "", &["failed"]);
     }
