@@ -8,7 +8,9 @@ use std::{error::Error, fmt, time::Duration};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
-use crate::{log::Tap, nearest::nearest};
+#[cfg(test)]
+use crate::runs::Busy;
+use crate::{log::Tap, nearest::nearest, runs::Watch};
 
 /// A number that a scenario is run with.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +48,9 @@ pub struct Settings {
     bare: bool,
     /// Which arm is listened to, by its place, and where to.
     tap: Option<(usize, Tap)>,
+    /// On how many threads arms are run, whatever the machine.
+    #[cfg(test)]
+    threads: Option<usize>,
 }
 
 /// Why a knob cannot be turned like that.
@@ -110,7 +115,14 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false, tap: None }
+        Settings {
+            seed,
+            changes: Vec::new(),
+            bare: false,
+            tap: None,
+            #[cfg(test)]
+            threads: None,
+        }
     }
 
     /// The same with another seed.
@@ -172,6 +184,32 @@ impl Settings {
     /// Where the requests of this arm are written down: nowhere, unless it is the one that is listened to.
     pub(crate) fn tap(&self, arm: usize) -> Tap {
         self.tap.as_ref().filter(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
+    }
+
+    /// Runs all arms, on all processors that are free. Each is told its place and its way; what they came to is in their order,
+    /// whichever was first.
+    pub(crate) fn arms<W: Sync, R: Send, const N: usize>(
+        &self,
+        ways: &[W; N],
+        run: impl Fn(usize, &W) -> R + Sync,
+    ) -> [R; N] {
+        let places: [usize; N] = std::array::from_fn(|arm| arm);
+        let (watch, work) = (Watch::default(), |arm: &usize| run(*arm, &ways[*arm]));
+        #[cfg(test)]
+        let results = match self.threads {
+            Some(threads) => watch.each_beside(Busy::forced(threads.saturating_sub(1)), &places, work),
+            None => watch.each(&places, work),
+        };
+        #[cfg(not(test))]
+        let results = watch.each(&places, work);
+        let mut results = results.into_iter().flatten();
+        std::array::from_fn(|_| results.next().expect("nobody stops it"))
+    }
+
+    /// The same for a run whose arms are spread over so many threads.
+    #[cfg(test)]
+    pub(crate) fn on_threads(&self, threads: usize) -> Settings {
+        Settings { threads: Some(threads), ..self.clone() }
     }
 
     /// What was changed, as it is set.

@@ -25,7 +25,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
-    report::{Arm, Check, Figure, Mark, Report, Source},
+    report::{Arm, Check, Figure, Mark, Report, Source, Waits},
     service::{Plan, Service},
     timeline::Timeline,
 };
@@ -200,7 +200,7 @@ impl Tub {
             Figure::time("p90_ms", "p90", self.quantile(0.9)),
             Figure::time("p99_ms", "p99", self.quantile(0.99)),
         ];
-        Arm::new(name, figures, self.served)
+        Arm::new(name, figures, self.served).waits(Waits::of(self.waits))
     }
 }
 
