@@ -44,8 +44,8 @@ pub struct Settings {
     changes: Vec<(&'static str, Value)>,
     /// Without claims that take runs of their own.
     bare: bool,
-    /// Which arm is listened to, by its place, and where to.
-    tap: Option<(usize, Tap)>,
+    /// Which arms are listened to, by their places, and where to.
+    taps: Vec<(usize, Tap)>,
 }
 
 /// Why a knob cannot be turned like that.
@@ -110,7 +110,7 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false, tap: None }
+        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new() }
     }
 
     /// The same with another seed.
@@ -164,14 +164,14 @@ impl Settings {
         self.changed(name).is_some()
     }
 
-    /// The same for a run of which the requests of one arm are written down.
-    pub(crate) fn listening(&self, arm: usize, tap: &Tap) -> Settings {
-        Settings { tap: Some((arm, tap.clone())), ..self.clone() }
+    /// The same for a run of which the requests of these arms are written down.
+    pub(crate) fn listening(&self, taps: Vec<(usize, Tap)>) -> Settings {
+        Settings { taps, ..self.clone() }
     }
 
-    /// Where the requests of this arm are written down: nowhere, unless it is the one that is listened to.
+    /// Where the requests of this arm are written down: nowhere, unless it is one that is listened to.
     pub(crate) fn tap(&self, arm: usize) -> Tap {
-        self.tap.as_ref().filter(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
+        self.taps.iter().find(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
     }
 
     /// What was changed, as it is set.
