@@ -8,9 +8,11 @@ use std::{error::Error, fmt, time::Duration};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
-#[cfg(test)]
-use crate::runs::Busy;
-use crate::{log::Tap, nearest::nearest, runs::Watch};
+use crate::{
+    log::Tap,
+    nearest::nearest,
+    runs::{Busy, Watch},
+};
 
 /// A number that a scenario is run with.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,10 +48,9 @@ pub struct Settings {
     changes: Vec<(&'static str, Value)>,
     /// Without claims that take runs of their own.
     bare: bool,
-    /// Which arm is listened to, by its place, and where to.
-    tap: Option<(usize, Tap)>,
-    /// On how many threads arms are run, whatever the machine.
-    #[cfg(test)]
+    /// Which arms are listened to, by their places, and where to.
+    taps: Vec<(usize, Tap)>,
+    /// On how many threads arms are run; as many as there are processors, unless it is said.
     threads: Option<usize>,
 }
 
@@ -115,14 +116,7 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings {
-            seed,
-            changes: Vec::new(),
-            bare: false,
-            tap: None,
-            #[cfg(test)]
-            threads: None,
-        }
+        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new(), threads: None }
     }
 
     /// The same with another seed.
@@ -176,14 +170,14 @@ impl Settings {
         self.changed(name).is_some()
     }
 
-    /// The same for a run of which the requests of one arm are written down.
-    pub(crate) fn listening(&self, arm: usize, tap: &Tap) -> Settings {
-        Settings { tap: Some((arm, tap.clone())), ..self.clone() }
+    /// The same for a run of which the requests of these arms are written down.
+    pub(crate) fn listening(&self, taps: Vec<(usize, Tap)>) -> Settings {
+        Settings { taps, ..self.clone() }
     }
 
-    /// Where the requests of this arm are written down: nowhere, unless it is the one that is listened to.
+    /// Where the requests of this arm are written down: nowhere, unless it is one that is listened to.
     pub(crate) fn tap(&self, arm: usize) -> Tap {
-        self.tap.as_ref().filter(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
+        self.taps.iter().find(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
     }
 
     /// Runs all arms, on all processors that are free. Each is told its place and its way; what they came to is in their order,
@@ -195,13 +189,10 @@ impl Settings {
     ) -> [R; N] {
         let places: [usize; N] = std::array::from_fn(|arm| arm);
         let (watch, work) = (Watch::default(), |arm: &usize| run(*arm, &ways[*arm]));
-        #[cfg(test)]
         let results = match self.threads {
             Some(threads) => watch.each_beside(Busy::forced(threads.saturating_sub(1)), &places, work),
             None => watch.each(&places, work),
         };
-        #[cfg(not(test))]
-        let results = watch.each(&places, work);
         let mut results = results.into_iter().flatten();
         std::array::from_fn(|_| results.next().expect("nobody stops it"))
     }

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use herdproof::{Env, Tick};
+use herdproof::{Env, Tick, gate::Halt};
 use herdproof_proxy::access::iso;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -51,8 +51,8 @@ pub struct LogLine {
 /// Why there is no log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoLog {
-    /// The scenario does not say who calls.
-    NotYet(&'static str),
+    /// Nothing arrives anywhere in this scenario that one would call a request.
+    NoRequests(&'static str),
     /// There is no such arm.
     NoArm {
         /// What was asked for.
@@ -119,12 +119,31 @@ impl Caller {
     pub(crate) const fn in_wave(self, herd: &'static str, wave: u32) -> Caller {
         Caller { wave: Some((herd, wave)), ..self }
     }
+
+    /// As part of this herd if it is in one of its waves, or else by itself.
+    pub(crate) fn in_wave_if(self, herd: &'static str, wave: Option<u32>) -> Caller {
+        wave.map_or(self, |wave| self.in_wave(herd, wave))
+    }
+
+    /// By itself, but part of the herd once it tries again.
+    pub(crate) fn trying(self, attempt: impl Into<u32>) -> Caller {
+        self.in_wave_if("retry", Some(attempt.into()).filter(|attempt| *attempt > 0))
+    }
 }
 
 impl Tap {
     /// A tap that somebody listens to.
     fn open() -> Tap {
         Tap(Some(Arc::default()))
+    }
+
+    /// What was heard of the arm that is called that; nothing if no model has taken it.
+    fn heard(&self, arm: &'static str) -> Option<Log> {
+        let heard = self.0.as_ref().filter(|heard| heard.is_taken.load(Relaxed))?;
+        let mut entries = std::mem::take(&mut *heard.entries.lock());
+        // Those of one instant stay in the order in which they ended, which is the same every time.
+        entries.sort_by_key(|entry| entry.at);
+        Some(Log { arm, entries })
     }
 
     /// It in the hands of a model.
@@ -135,12 +154,34 @@ impl Tap {
         self.clone()
     }
 
+    /// Whether somebody listens.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// A request arrives.
     pub(crate) fn begin(&self, env: &Env, caller: Caller) -> Underway {
         Underway(self.0.as_ref().map(|heard| {
             let entry = Entry { at: env.now(), wall: env.wall(), caller, status: GONE, took: Duration::ZERO };
             Box::new((Arc::clone(heard), env.clone(), entry))
         }))
+    }
+
+    /// A request that a server answers, or refuses at its door. Whoever does not wait for the answer has gone.
+    pub(crate) async fn door<T, E>(
+        &self,
+        env: &Env,
+        caller: Caller,
+        answer: impl Future<Output = Result<T, Halt<E>>>,
+    ) -> Result<T, Halt<E>> {
+        let request = self.begin(env, caller);
+        let answer = answer.await;
+        request.end(match &answer {
+            Ok(_) => 200,
+            Err(Halt::Refused(_)) => 429,
+            Err(_) => 503,
+        });
+        answer
     }
 
     /// A request that is answered at once.
@@ -181,19 +222,16 @@ impl Drop for Underway {
 impl Log {
     /// Runs a scenario, and listens to one of its arms: the first, unless it is named.
     pub fn of(scenario: &Scenario, settings: &Settings, arm: Option<&str>) -> Result<Log, NoLog> {
-        let arms: Vec<Arm> = scenario.run(&settings.bare()).arms;
-        let named = |asked: &str| arms.iter().position(|arm| arm.name.starts_with(asked));
-        let place = arm.map_or(Some(0), named).filter(|place| *place < arms.len()).ok_or_else(|| NoLog::NoArm {
-            asked: arm.unwrap_or_default().to_owned(),
-            known: arms.iter().map(|arm| arm.name).collect(),
+        let place = arm.map_or(Ok(0), |asked| {
+            let arms: Vec<Arm> = scenario.run(&settings.bare()).arms;
+            let known = arms.iter().map(|arm| arm.name);
+            let named = known.clone().position(|name| name.starts_with(asked));
+            named.ok_or_else(|| NoLog::NoArm { asked: asked.to_owned(), known: known.collect() })
         })?;
         let tap = Tap::open();
-        drop(scenario.run(&settings.bare().listening(place, &tap)));
-        let heard = tap.0.as_ref().filter(|heard| heard.is_taken.load(Relaxed)).ok_or(NoLog::NotYet(scenario.name))?;
-        let mut entries = std::mem::take(&mut *heard.entries.lock());
-        // Those of one instant stay in the order in which they ended, which is the same every time.
-        entries.sort_by_key(|entry| entry.at);
-        Ok(Log { arm: arms[place].name, entries })
+        let arms = scenario.run(&settings.bare().listening(vec![(place, tap.clone())])).arms;
+        let name = arms.get(place).map_or("", |arm| arm.name);
+        tap.heard(name).ok_or(NoLog::NoRequests(scenario.name))
     }
 
     /// Its lines.
@@ -243,7 +281,7 @@ fn hash(text: &str) -> u64 {
 impl fmt::Display for NoLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoLog::NotYet(scenario) => write!(f, "{scenario} has no log of requests yet"),
+            NoLog::NoRequests(scenario) => write!(f, "{scenario} has no log: there are no requests in it"),
             NoLog::NoArm { asked, known } => {
                 let known: Vec<_> = known.iter().map(|name| format!("{name:?}")).collect();
                 write!(f, "there is no arm called {asked:?}; the arms are {}", known.join(", "))

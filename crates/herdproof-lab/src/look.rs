@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     knob::Settings,
-    report::{Arm, Measured, Report},
+    report::{Measured, Report},
     runs::Watch,
     scenario::find,
 };
@@ -15,7 +15,7 @@ pub(crate) struct Look {
     pub(crate) scenario: &'static str,
     /// A parameter that is changed, as in `nodes=1`.
     pub(crate) set: Option<&'static str>,
-    /// The arm by its name or the beginning of it; `a > b` is the first `b` from `a` on, as arms may have one name.
+    /// The arm by its name or the beginning of it.
     pub(crate) arm: &'static str,
     pub(crate) figure: &'static str,
 }
@@ -44,19 +44,11 @@ impl Look {
 
     /// What is there; nothing if an arm, a figure or a parameter is not called that.
     pub(crate) fn seen(&self, seed: u64, reports: &Reports) -> Option<Seen> {
-        let arm = self.arm_of(&reports.get(&(self.scenario, self.set))?.arms)?;
+        let arm = reports.get(&(self.scenario, self.set))?.arms.iter().find(|arm| arm.name.starts_with(self.arm))?;
         let value = arm.figures.iter().find(|figure| figure.key == self.figure)?.value;
         let set = self.set.map(|set| format!(" --set {set}")).unwrap_or_default();
         let again = format!("herdproof lab run {}{set} --seed {seed}", self.scenario);
         Some(Seen { arm: arm.name, value, again })
-    }
-
-    fn arm_of<'a>(&self, arms: &'a [Arm]) -> Option<&'a Arm> {
-        let mut from = 0;
-        for part in self.arm.split(" > ") {
-            from += arms.get(from..)?.iter().position(|arm| arm.name.starts_with(part))?;
-        }
-        arms.get(from)
     }
 }
 

@@ -15,6 +15,8 @@ use serde::Serialize;
 
 use crate::timeline::{Shape, Timeline};
 
+/// A time in a sentence is written as it is set.
+pub(crate) use herdproof_proxy::settings::show_time as say;
 pub use html::Page;
 pub use waits::Waits;
 
@@ -82,6 +84,9 @@ pub struct Mark {
 pub struct Arm {
     /// What it is called.
     pub name: &'static str,
+    /// The samples of the articles that it does as they do (`C7`); none where it is nobody's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<&'static str>,
     /// What was measured; every arm of a report has the same figures in the same order.
     #[serde(flatten, serialize_with = "by_name")]
     pub figures: Vec<Figure>,
@@ -278,8 +283,17 @@ fn tops(pictures: &[Vec<(&'static str, Vec<u64>)>]) -> Vec<u64> {
 impl Arm {
     /// An arm with these figures and calls.
     pub fn new(name: &'static str, figures: Vec<Figure>, timeline: Timeline) -> Arm {
-        let shape = timeline.shape();
-        Arm { name, figures, shape, timeline, lanes: Vec::new(), tries: Vec::new(), waits: None, edges: Vec::new() }
+        Arm {
+            name,
+            samples: Vec::new(),
+            figures,
+            shape: timeline.shape(),
+            timeline,
+            lanes: Vec::new(),
+            tries: Vec::new(),
+            waits: None,
+            edges: Vec::new(),
+        }
     }
 
     /// With its calls apart by which try they were; if there were first ones only, that is nothing to show.
@@ -301,6 +315,22 @@ impl Arm {
     pub fn edges(mut self, edges: Vec<Edge>) -> Arm {
         self.edges = edges;
         self
+    }
+
+    /// As one of the articles' samples does it.
+    #[must_use]
+    pub fn sample(mut self, sample: &'static str) -> Arm {
+        self.samples.push(sample);
+        self
+    }
+
+    /// Its name, and whose samples it shows: `mutex per key (C7)`.
+    pub fn title(&self) -> String {
+        if self.samples.is_empty() {
+            self.name.to_owned()
+        } else {
+            format!("{} ({})", self.name, self.samples.join(", "))
+        }
     }
 
     /// With the layers it went through, which are shown one above another instead of the calls.
@@ -420,17 +450,6 @@ impl Check {
     }
 }
 
-/// A time as one would say it: `80 ms`, `2 s`, `5 min`, `1 h`.
-pub(crate) fn say(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    match time.as_millis() {
-        ..1_000 if !time.is_zero() => format!("{} ms", millis(time)),
-        ms if ms >= 3_600_000 && ms % 3_600_000 == 0 => format!("{} h", seconds / 3_600.0),
-        ms if ms >= 120_000 && ms % 60_000 == 0 => format!("{} min", seconds / 60.0),
-        _ => format!("{seconds} s"),
-    }
-}
-
 /// A small number as a word: `three`.
 pub(crate) fn spell(count: u64) -> String {
     let words =
@@ -457,12 +476,6 @@ fn all_counts<S: serde::Serializer>(timelines: &[Timeline], serializer: S) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_is_said_in_the_unit_one_would_choose() {
-        let said = [0, 80, 1_500, 60_000, 90_000, 300_000, 3_600_000].map(|ms| say(Duration::from_millis(ms)));
-        assert_eq!(said, ["0 s", "80 ms", "1.5 s", "60 s", "90 s", "5 min", "1 h"]);
-    }
 
     #[test]
     fn a_picture_over_steps_fills_its_width_and_says_what_it_is_over() {

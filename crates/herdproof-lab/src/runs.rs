@@ -138,7 +138,6 @@ impl Busy {
     }
 
     /// So many, free or not.
-    #[cfg(test)]
     pub(crate) fn forced(threads: usize) -> Vec<Busy> {
         (0..threads).map(|_| Busy::count(1)).collect()
     }

@@ -2,6 +2,7 @@
 
 mod adaptive_limits;
 mod autoscale;
+mod away;
 mod bathtub;
 mod breaker_reclose;
 mod broadcast;
@@ -175,16 +176,33 @@ mod tests {
         assert!(all().iter().all(|scenario| find(scenario.name).is_ok()));
     }
 
+    /// An arm is named by the beginning of its name: the first that begins like that is meant.
+    #[test]
+    fn every_arm_can_be_named() {
+        let scenarios: Vec<&Scenario> = all().iter().collect();
+        let others = Watch::default().each(&scenarios, |scenario| {
+            let arms = scenario.run(&Settings::new(1).bare()).arms;
+            let is_another = |(place, name): &(usize, &'static str)| {
+                arms.iter().position(|arm| arm.name.starts_with(name)) != Some(*place)
+            };
+            let names = arms.iter().map(|arm| arm.name).enumerate();
+            names.filter(is_another).map(|(_, name)| (scenario.name, name)).collect::<Vec<_>>()
+        });
+        let others: Vec<_> = others.into_iter().flatten().flatten().collect();
+        assert!(others.is_empty(), "by these names another arm is meant: {others:?}");
+    }
+
     #[test]
     fn every_claim_of_every_scenario_holds_for_many_seeds() {
         let scenarios: Vec<&Scenario> = all().iter().collect();
-        Watch::default().each(&scenarios, |scenario| {
-            for seed in [3, 42, u64::MAX] {
-                let report = scenario.run(&Settings::new(seed));
-                assert_eq!(report.scenario, scenario.name);
-                assert!(report.passed(), "{} with seed {seed}: {:#?}", scenario.name, report.checks);
-            }
+        let failed = Watch::default().each(&scenarios, |scenario| {
+            let reports = [3, 42, u64::MAX].map(|seed| scenario.run(&Settings::new(seed)));
+            assert!(reports.iter().all(|report| report.scenario == scenario.name));
+            let failed = |report: Report| report.checks.into_iter().filter(|check| !check.passed).collect::<Vec<_>>();
+            reports.into_iter().map(move |report| (scenario.name, report.seed, failed(report))).collect::<Vec<_>>()
         });
+        let failed: Vec<_> = failed.into_iter().flatten().flatten().filter(|(.., failed)| !failed.is_empty()).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
     }
 
     #[test]

@@ -117,7 +117,7 @@ const SUGGESTIONS: &[Suggestion] = &[
         scenario: "ttl-jitter",
         x: "jitter=0s..2m:13",
         y: None,
-        arm: Some("... with jitter"),
+        arm: Some("each server, with jitter"),
         of: "peak_per_second",
     },
     Suggestion {

@@ -139,7 +139,7 @@ impl Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{all, find};
+    use crate::{Arm, all, find};
 
     fn report(seed: u64, checks: Vec<Check>) -> Report {
         Report { seed, checks, ..Report::default() }
@@ -169,15 +169,22 @@ mod tests {
         [("N23", "a lock with 5,000 workers (L10), with the coordinator"), ("N24", "the detector: herd or load")];
 
     #[test]
-    fn every_number_of_the_articles_is_put_to_the_test_or_waits_by_name() {
+    fn every_number_and_sample_of_the_articles_is_put_to_the_test_or_waits_by_name() {
         let scenarios: Vec<&Scenario> = all().iter().collect();
         let reports = Watch::default().each(&scenarios, |scenario| scenario.run(&Settings::new(0)));
-        let checks: Vec<Check> = reports.into_iter().flatten().flat_map(|report| report.checks).collect();
+        let (checks, arms): (Vec<_>, Vec<_>) =
+            reports.into_iter().flatten().map(|report| (report.checks, report.arms)).unzip();
+        let (checks, arms): (Vec<Check>, Vec<Arm>) = (checks.concat(), arms.concat());
         let bare: Vec<&str> = checks.iter().filter(|check| check.cites.is_empty()).map(|check| &*check.what).collect();
         assert!(bare.is_empty(), "nobody can look these up: {bare:#?}");
         let is_cited = |number: &String| checks.iter().any(|check| check.cites.contains(&number.as_str()));
         let missing: Vec<String> = (1..=33).map(|n| format!("N{n}")).filter(|number| !is_cited(number)).collect();
         assert_eq!(missing, WAITING.map(|(number, _)| number));
+        let uncited: Vec<String> = (1..=15).map(|n| format!("C{n}")).filter(|sample| !is_cited(sample)).collect();
+        assert!(uncited.is_empty(), "no check says what is wrong with these: {uncited:?}");
+        let is_shown = |sample: &String| arms.iter().any(|arm| arm.samples.contains(&sample.as_str()));
+        let unshown: Vec<String> = (1..=15).map(|n| format!("C{n}")).filter(|sample| !is_shown(sample)).collect();
+        assert!(unshown.is_empty(), "no arm does as these do: {unshown:?}");
     }
 
     #[test]

@@ -54,6 +54,7 @@ mod entry;
 mod get;
 mod hint;
 mod hot;
+mod lines;
 mod load;
 mod news;
 mod outcome;

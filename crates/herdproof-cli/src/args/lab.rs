@@ -17,10 +17,8 @@ pub(crate) enum LabCommand {
         Exit code 1 says that a check failed. Checks are about the parameters as they are: with --set they\n\
         are shown, and none fails.\n\n\
         --log writes what the origin sees of one arm (--arm, else the first), a line of JSON for each request:\n\
-        the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, refresh, cron, polling,\n\
-        reconnect, refill, autoscale; null for users who come by themselves) and \"wave\", from 0. It is there\n\
-        for retry-wall, retry-storm, limiter-refill, stampede, ttl-jitter, connection-storm, token-refresh,\n\
-        cron, polling and autoscale.\n\n\
+        the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, cron, reconnect and others, or null\n\
+        for users who come by themselves) and \"wave\", from 0. Only election has none: nobody calls there.\n\n\
         Example: herdproof lab run retry-wall --seed 7\n\
         Example: herdproof lab run retry-wall --set clients=1000 --set base_delay=50ms\n\
         Example: herdproof lab run xfetch --runs 30\n\

@@ -33,7 +33,7 @@ pub(super) fn write(
         ));
     }
     let log = Log::of(scenario, settings, args.arm.first().map(String::as_str)).map_err(|none| match none {
-        NoLog::NotYet(_) => usage(none.to_string(), "`herdproof lab run --help` names those that have one"),
+        NoLog::NoRequests(_) => usage(none.to_string(), "Every other scenario has one: herdproof lab list"),
         NoLog::NoArm { .. } => usage(none.to_string(), "An arm is named by the beginning of its name"),
     })?;
     let mut bytes = Vec::new();

@@ -45,7 +45,7 @@ fn what_cannot_be_logged_is_a_mistake_and_writes_nothing() {
     let file = folder.join("none.jsonl");
     let path = file.to_str().expect("a path");
     for (args, said) in [
-        (&["lab", "run", "hedging", "--log", path][..], "hedging has no log of requests yet"),
+        (&["lab", "run", "election", "--log", path][..], "election has no log: there are no requests in it"),
         (&["lab", "run", "cron", "--log", path, "--arm", "noon"], "\"at :00\""),
         (&["lab", "run", "cron", "--log", path, "--arm", "at", "--arm", "own"], "a log is of one arm"),
         (&["lab", "run", "cron", "--log", "-", "--json"], "cannot both be on standard output"),

@@ -128,6 +128,30 @@ fn a_hangup_opens_the_log_anew_instead_of_ending_it() {
 
 #[cfg(unix)]
 #[test]
+fn what_is_answered_from_memory_is_in_the_log_too() {
+    let scratch = Scratch::new("log");
+    let log = scratch.file("access.log", "");
+    let proxy = Proxy::start(&["--access-log", &log]);
+    let mut stream = BufReader::new(TcpStream::connect(&proxy.at).expect("it listens"));
+    for _ in 0..3 {
+        stream.get_mut().write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").expect("it can be sent");
+        let mut line = String::new();
+        while line != "the answer to /\n" {
+            line.clear();
+            assert!(stream.read_line(&mut line).expect("it answers") > 0);
+        }
+    }
+    drop(stream);
+    proxy.signal("TERM");
+    assert_eq!(proxy.end().0, Some(0));
+    let log = std::fs::read_to_string(log).expect("it was written");
+    let outcomes: Vec<&str> =
+        log.lines().filter_map(|line| line.split("\"outcome\":\"").nth(1)?.split('"').next()).collect();
+    assert_eq!(outcomes, ["miss", "hit", "hit"]);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_second_signal_ends_at_once_what_the_first_would_wait_for() {
     let proxy = Proxy::start(&["--drain", "1h"]);
     // Half a request: a stop waits for the rest of it.

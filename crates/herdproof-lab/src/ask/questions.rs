@@ -40,9 +40,9 @@ pub(super) const QUESTIONS: &[Question] = &[
         answers: &["twice as many servers", "all of them in step", "loads that take twice as long"],
         why: "More clients add, a slower origin waits, but synchrony multiplies: everybody in one second instead of a minute.",
         looks: &[
-            Look::at("ttl-jitter", "... with jitter", "peak_per_second").with("servers=2000"),
+            Look::at("ttl-jitter", "each server, with jitter", "peak_per_second").with("servers=2000"),
             Look::at("ttl-jitter", "each server", "peak_per_second"),
-            Look::at("ttl-jitter", "... with jitter", "peak_per_second").with("load=2s"),
+            Look::at("ttl-jitter", "each server, with jitter", "peak_per_second").with("load=2s"),
         ],
         decide: most,
     },
@@ -301,6 +301,34 @@ pub(super) const QUESTIONS: &[Question] = &[
         decide: |seen| most(&ratios(seen)),
     },
     Question {
+        number: 22,
+        text: "800 callers want one key, its origin fails, and a mutex lets one of them ask at a time. One mutex for all becomes one on each of ten nodes. How long does the last caller wait?",
+        answers: &["less than a quarter as long", "nearly as long", "longer"],
+        why: "One lock is the point at which everybody meets; ten are ten shorter lines, and the origin is asked by ten at a time.",
+        looks: &[
+            Look::at("stampede", "mutex", "max_if_origin_fails_ms").with("nodes=1"),
+            Look::at("stampede", "mutex", "max_if_origin_fails_ms").with("nodes=10"),
+        ],
+        decide: |seen| match seen[1] / seen[0] {
+            share if share < 0.25 => 0,
+            share => 1 + usize::from(share > 1.0),
+        },
+    },
+    Question {
+        number: 23,
+        text: "50 servers find their hottest key by themselves and tell it by a hash, so that no dashboard names a user. It is the same key. How many different hashes are there?",
+        answers: &["one, since it is one key", "a few", "as many as servers"],
+        why: "Each hashes with a secret of its own: it can say which of its keys it is, and nobody can look up or follow a user.",
+        looks: &[
+            Look::at("hot-shard", "hot keys kept longer", "named_by"),
+            Look::at("hot-shard", "hot keys kept longer", "names"),
+        ],
+        decide: |seen| match seen[1] {
+            names if names <= 1.0 => 0,
+            names => 1 + usize::from(names >= seen[0]),
+        },
+    },
+    Question {
         number: 24,
         text: "Twenty callers share a load that takes 30 s; nineteen have a second, and deadlines of their own. How long does the median caller wait?",
         answers: &["30 s, as the load", "1 s, as it said", "not at all"],
@@ -346,6 +374,23 @@ pub(super) const QUESTIONS: &[Question] = &[
         decide: |seen| compared(seen[0], seen[1]),
     },
     Question {
+        number: 27,
+        text: "A flag service tells 60,000 clients that a flag has changed. Three things are added, one after another. Which of them lowers its worst second the most?",
+        answers: &[
+            "a moment of its own for each client",
+            "clients that keep what they had",
+            "only what has changed, ten times cheaper",
+        ],
+        why: "Only the first parts the crowd. The second is for the clients, and the third is spent on being quicker.",
+        looks: &[
+            Look::at("broadcast", "all at once", "peak_per_second").with("clients=60000"),
+            Look::at("broadcast", "spread", "peak_per_second").with("clients=60000"),
+            Look::at("broadcast", "spread, last known good", "peak_per_second").with("clients=60000"),
+            Look::at("broadcast", "and a delta", "peak_per_second").with("clients=60000"),
+        ],
+        decide: |seen| most(&[seen[0] / seen[1], seen[1] / seen[2], seen[2] / seen[3]]),
+    },
+    Question {
         number: 28,
         text: "A thousand caches expire together every five minutes. The TTL becomes ten minutes. How high is the spike?",
         answers: &["lower", "as high", "higher"],
@@ -375,13 +420,10 @@ pub(super) const QUESTIONS: &[Question] = &[
 ];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[
-    LeftOut { number: 14, about: "how far a leader's failure reaches", why: "comes with the coordinator" },
-    LeftOut { number: 22, about: "one global point of synchronization", why: "comes with the coordinator" },
-    LeftOut { number: 23, about: "naming hot keys without naming users", why: "no figure decides it" },
     LeftOut {
-        number: 27,
-        about: "the knob that matters most in a flag service",
-        why: "needs a run without each of them",
+        number: 14,
+        about: "how far a leader's failure reaches",
+        why: "waits for coordination, whose election and watches it is about",
     },
-    LeftOut { number: 30, about: "a herd, or only load", why: "comes with the detector" },
+    LeftOut { number: 30, about: "a herd, or only load", why: "waits for the detector, which tells them apart" },
 ];

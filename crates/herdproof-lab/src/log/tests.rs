@@ -1,23 +1,125 @@
 //! Every request is a line, and every line tells the truth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::{all, find};
+use crate::{Watch, all, find};
 
-/// Those that say who calls.
-const LOGGED: [&str; 10] = [
-    "retry-wall",
-    "retry-storm",
-    "limiter-refill",
-    "stampede",
-    "ttl-jitter",
-    "connection-storm",
-    "token-refresh",
-    "cron",
-    "polling",
+/// Those without requests, and why.
+const WITHOUT: [(&str, &str); 1] = [("election", "servers ask each other for votes, and nobody else is there")];
+
+/// What a request can be part of.
+const HERDS: [&str; 17] = [
     "autoscale",
+    "breaker",
+    "broadcast",
+    "burst",
+    "cold",
+    "cron",
+    "deploy",
+    "ejection",
+    "hedge",
+    "hot-key",
+    "invalidation",
+    "polling",
+    "reconnect",
+    "refill",
+    "refresh",
+    "retry",
+    "ttl",
 ];
+
+/// What a report counts of the requests of an arm.
+enum Counted {
+    /// All of them, in its timeline.
+    All,
+    /// All of them, by these figures together.
+    By(&'static [&'static str]),
+    /// Those that were answered, in its timeline.
+    Answered,
+    /// Those for one path, in its timeline.
+    For(&'static str),
+    /// Something else: answers over load, one of many nodes, the first hours of many.
+    Other,
+}
+
+fn counted(scenario: &str) -> Counted {
+    match scenario {
+        "limiter-refill" => Counted::By(&["asked"]),
+        "cross-layer" => Counted::By(&["dials", "logins", "queries"]),
+        "bathtub" | "priority-shedding" => Counted::Answered,
+        "shed-and-return" => Counted::For("/crowd"),
+        "goodput" | "hot-shard" | "token-refresh" => Counted::Other,
+        _ => Counted::All,
+    }
+}
+
+impl Counted {
+    /// How many lines there should be, and how many there are.
+    fn compared(&self, arm: &Arm, lines: &[LogLine]) -> Option<(u64, u64)> {
+        let there = |is: &dyn Fn(&LogLine) -> bool| lines.iter().filter(|line| is(line)).count() as u64;
+        let total = arm.timeline.total();
+        match self {
+            Counted::All => Some((total, there(&|_| true))),
+            Counted::By(figures) => {
+                let sum: f64 = figures.iter().map(|figure| arm.figure(figure).unwrap()).sum();
+                Some((Duration::from_secs_f64(sum).as_secs(), there(&|_| true)))
+            }
+            Counted::Answered => Some((total, there(&|line| line.status == 200))),
+            Counted::For(path) => Some((total, there(&|line| line.path == *path))),
+            Counted::Other => None,
+        }
+    }
+}
+
+/// Everything that was heard of one run, arm by arm.
+fn hear(scenario: &Scenario, seed: u64) -> Vec<(Arm, Option<Log>)> {
+    let settings = Settings::new(seed).bare();
+    // No scenario has more arms.
+    let taps: Vec<(usize, Tap)> = (0..16).map(|arm| (arm, Tap::open())).collect();
+    let arms = scenario.run(&settings.listening(taps.clone())).arms;
+    assert!(arms.len() <= taps.len());
+    arms.into_iter().zip(taps).map(|(arm, (_, tap))| (arm.clone(), tap.heard(arm.name))).collect()
+}
+
+/// What is not as it should be with the log of an arm, and the labels that it has.
+fn looked_at(scenario: &Scenario, arm: &Arm, log: Option<Log>) -> (Vec<String>, BTreeSet<&'static str>) {
+    let lines: Vec<LogLine> = log.iter().flat_map(Log::lines).collect();
+    let is_without = WITHOUT.iter().any(|(without, _)| *without == scenario.name);
+    let mut wrong = Vec::new();
+    let mut check = |is: bool, what: String| {
+        if !is {
+            wrong.push(format!("{}, {}: {what}", scenario.name, arm.name));
+        }
+    };
+    check(log.is_none() == is_without && lines.is_empty() == is_without, format!("{} lines", lines.len()));
+    check(lines.is_sorted_by(|a, b| a.time <= b.time), "not in order".into());
+    if let (false, Some((expected, there))) = (is_without, counted(scenario.name).compared(arm, &lines)) {
+        check(expected == there, format!("{there} lines, the report counts {expected}"));
+    }
+    for line in &lines {
+        let is_whole = line.herd.is_some() == line.wave.is_some() && line.path.starts_with('/');
+        check(is_whole && (200..600).contains(&line.status), format!("{line:?}"));
+    }
+    (wrong, lines.iter().filter_map(|line| line.herd).collect())
+}
+
+#[test]
+fn every_arm_of_every_scenario_has_a_log_or_there_are_no_requests() {
+    let scenarios: Vec<&Scenario> = all().iter().collect();
+    let looked = Watch::default().each(&scenarios, |scenario| {
+        hear(scenario, 42).into_iter().map(|(arm, log)| looked_at(scenario, &arm, log)).collect::<Vec<_>>()
+    });
+    let (wrong, herds): (Vec<Vec<String>>, Vec<BTreeSet<&str>>) = looked.into_iter().flatten().flatten().unzip();
+    let wrong = wrong.concat();
+    assert!(wrong.is_empty(), "{:#?}", &wrong[..wrong.len().min(20)]);
+    let herds: BTreeSet<&str> = herds.into_iter().flatten().collect();
+    assert_eq!(herds, HERDS.into(), "a label that nobody knows, or one that nothing has");
+}
+
+/// Those that are run again: one for each model that is listened to.
+const REPEATED: [&str; 8] =
+    ["retry-wall", "retry-storm", "bathtub", "hot-shard", "cross-layer", "xfetch", "cron", "outlier-ejection"];
 
 fn log(scenario: &str, arm: Option<&str>) -> Log {
     Log::of(find(scenario).unwrap(), &Settings::new(42), arm).unwrap()
@@ -55,7 +157,7 @@ fn every_request_of_the_arm_is_a_line_and_no_other() {
 
 #[test]
 fn lines_are_in_the_order_of_arrival_and_the_same_every_time() {
-    for scenario in LOGGED {
+    for scenario in REPEATED {
         let lines: Vec<LogLine> = log(scenario, None).lines().collect();
         assert!(lines.len() > 1 && lines.is_sorted_by(|a, b| a.time <= b.time), "{scenario}");
         assert_eq!(lines, log(scenario, None).lines().collect::<Vec<_>>(), "{scenario}");
@@ -119,8 +221,9 @@ fn a_line_has_what_a_log_has() {
 
 #[test]
 fn what_has_no_log_says_so_and_never_gives_an_empty_one() {
-    for scenario in all().iter().filter(|scenario| ["hedging", "xfetch"].contains(&scenario.name)) {
-        assert_eq!(Log::of(scenario, &Settings::new(1), None).unwrap_err(), NoLog::NotYet(scenario.name));
+    for (name, _) in WITHOUT {
+        let none = Log::of(find(name).unwrap(), &Settings::new(1), None).unwrap_err();
+        assert_eq!(none, NoLog::NoRequests(name));
     }
     let none = Log::of(find("cron").unwrap(), &Settings::new(1), Some("at noon")).unwrap_err();
     assert!(none.to_string().contains("\"at :00\""), "{none}");
@@ -129,10 +232,9 @@ fn what_has_no_log_says_so_and_never_gives_an_empty_one() {
 /// A run that somebody listens to is the same run.
 #[test]
 fn listening_changes_nothing() {
-    for scenario in LOGGED.map(|name| find(name).unwrap()) {
-        let settings = Settings::new(7).bare();
-        let (alone, heard) = (scenario.run(&settings), scenario.run(&settings.listening(0, &Tap::open())));
-        for (alone, heard) in alone.arms.iter().zip(&heard.arms) {
+    for scenario in REPEATED.map(|name| find(name).unwrap()) {
+        let alone = scenario.run(&Settings::new(7).bare());
+        for (alone, (heard, _)) in alone.arms.iter().zip(hear(scenario, 7)) {
             assert_eq!(alone.timeline, heard.timeline, "{}", scenario.name);
         }
     }

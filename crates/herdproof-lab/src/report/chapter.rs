@@ -47,7 +47,7 @@ impl Report {
         let _ = writeln!(text, "| arm | {} | shape |\n|---|{}---|", titles.join(" | "), "--:|".repeat(titles.len()));
         for arm in &self.arms {
             let values: Vec<String> = arm.figures.iter().map(|figure| figure.value.to_string()).collect();
-            let _ = writeln!(text, "| {} | {} | {} |", Cell(arm.name), values.join(" | "), arm.shape.as_str());
+            let _ = writeln!(text, "| {} | {} | {} |", Cell(&arm.title()), values.join(" | "), arm.shape.as_str());
         }
         let _ = writeln!(text, "\n## What is claimed\n\n| claim | by | expected | measured |\n|---|---|---|---|");
         for check in &self.checks {
@@ -170,7 +170,43 @@ mod tests {
     use std::{fs, path::Path};
 
     use super::*;
-    use crate::{Scenario, Settings, Watch, all};
+    use crate::{Arm, Scenario, Settings, Watch, all};
+
+    /// The code that the articles print.
+    const SAMPLES: [(&str, &str); 15] = [
+        ("C1", "retries at once, with backoff and with full jitter, in Go"),
+        ("C2", "singleflight in 25 lines"),
+        ("C3", "what Go's singleflight gives its callers"),
+        ("C4", "what becomes of a load that panics"),
+        ("C5", "a caller that walks away from a load"),
+        ("C6", "keys that are too coarse or too fine"),
+        ("C7", "a mutex for each key"),
+        ("C8", "a cache with one load at a time, which is good from before the load on"),
+        ("C9", "backoff with jitter from a generator with a seed"),
+        ("C10", "a cache with a soft and a hard TTL"),
+        ("C11", "reconnecting with backoff, ten times"),
+        ("C12", "a lock in Redis, waited for by asking"),
+        ("C13", "stale while revalidating"),
+        ("C14", "early refresh by dice (XFetch)"),
+        ("C15", "cache aside with singleflight"),
+    ];
+
+    /// Which arms do as the samples do.
+    fn autopsies(arms: &[(&Scenario, Vec<Arm>)]) -> String {
+        let mut text = String::from(
+            "\n## Autopsies\n\nThe code that the articles print is run here too. What is wrong with it is among the claims of the \
+             chapter.\n\n| sample | what it is | shown by |\n|---|---|---|\n",
+        );
+        for (sample, what) in SAMPLES {
+            let shown = arms.iter().flat_map(|(scenario, arms)| {
+                let arms = arms.iter().filter(|arm| arm.samples.contains(&sample));
+                arms.map(|arm| format!("[{0}]({0}.md): {1}", scenario.name, arm.name))
+            });
+            let shown = shown.collect::<Vec<_>>().join("; ");
+            let _ = writeln!(text, "| {sample} | {what} | {shown} |");
+        }
+        text
+    }
 
     /// What a scenario's file says of itself.
     fn about(scenario: &Scenario) -> String {
@@ -208,14 +244,16 @@ mod tests {
         for scenario in all() {
             let _ = writeln!(index, "- [{0}]({0}.md): {1}", scenario.name, scenario.title);
         }
-        check("README.md".into(), &index);
         let scenarios: Vec<&Scenario> = all().iter().collect();
-        Watch::default().each(&scenarios, |scenario| {
+        let arms = Watch::default().each(&scenarios, |scenario| {
             let report = scenario.run(&Settings::new(0));
             assert!(report.passed(), "{}: {:#?}", scenario.name, report.checks);
             check(format!("{}.md", scenario.name), &report.chapter(scenario.title, &about(scenario)));
             check(format!("{}.svg", scenario.name), &report.drawing());
+            (*scenario, report.arms)
         });
+        index.push_str(&autopsies(&arms.into_iter().flatten().collect::<Vec<_>>()));
+        check("README.md".into(), &index);
         let known = |name: &str| name == "README" || all().iter().any(|scenario| scenario.name == name);
         for file in fs::read_dir(&folder).unwrap() {
             let name = file.unwrap().path();

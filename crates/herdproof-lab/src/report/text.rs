@@ -10,7 +10,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parameters: Vec<String> = self.parameters.iter().map(|p| format!("{} {}", p.name, p.value)).collect();
         writeln!(f, "{}: {}, seed {}\n", self.scenario, parameters.join(", "), self.seed)?;
-        let names = self.arms.iter().map(|arm| arm.name.len()).max().unwrap_or(0).max(12);
+        let names = self.arms.iter().map(|arm| arm.title().len()).max().unwrap_or(0).max(12);
         write!(f, "{:<names$}", "arm")?;
         for figure in self.arms.first().iter().flat_map(|arm| &arm.figures) {
             write!(f, " {:>12}", figure.title)?;
@@ -20,7 +20,7 @@ impl fmt::Display for Report {
         let pictures = self.pictures(WIDTH);
         let tops = tops(&pictures);
         for (arm, lanes) in self.arms.iter().zip(&pictures) {
-            write!(f, "{:<names$}", arm.name)?;
+            write!(f, "{:<names$}", arm.title())?;
             for figure in &arm.figures {
                 write!(f, " {:>12}", figure.value)?;
             }

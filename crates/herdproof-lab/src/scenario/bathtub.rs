@@ -25,6 +25,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, Waits},
     service::{Plan, Service},
     timeline::Timeline,
@@ -57,14 +58,14 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let fifo = herd(seed, knobs, |_| None);
-    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, |_| None);
+    let fifo = herd(seed, knobs, settings.tap(0), |_| None);
+    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, settings.tap(1), |_| None);
     let queue = |line, target, order| {
         move |env: &Env| Some(Queue::builder(env, knobs.workers).line(line).target(target).order(order).build())
     };
-    let deadlines = herd(seed, knobs, queue(100_000, Duration::MAX, Order::Oldest));
-    let newest = herd(seed, knobs, queue(100_000, Duration::MAX, Order::Newest));
-    let ours = herd(seed, knobs, |env| Some(Queue::new(env, knobs.workers)));
+    let deadlines = herd(seed, knobs, settings.tap(2), queue(100_000, Duration::MAX, Order::Oldest));
+    let newest = herd(seed, knobs, settings.tap(3), queue(100_000, Duration::MAX, Order::Newest));
+    let ours = herd(seed, knobs, settings.tap(4), |env| Some(Queue::new(env, knobs.workers)));
     let summary = format!(
         "served in order, {:.0} of {} in the burst are in time and then {} seconds pass with nobody served in time; \
          with shedding the worst second is at {:.0} % of what the service can do, and whoever is served waits {:.0} ms at \
@@ -114,7 +115,7 @@ struct Tub {
     wasted: u64,
 }
 
-fn herd(seed: u64, knobs: Knobs, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
+fn herd(seed: u64, knobs: Knobs, tap: Tap, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service::new(&env, "service", SECOND, knobs.service());
@@ -132,13 +133,14 @@ fn herd(seed: u64, knobs: Knobs, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tu
     }));
     let rng = env.rng("users");
     let end = Tick::ZERO + SECOND * 20;
-    let rate = |at: Tick| {
-        let second = usize::try_from((at - Tick::ZERO).as_secs()).unwrap_or(usize::MAX);
-        if second == BEGIN { knobs.usual + knobs.burst } else { knobs.usual }
-    };
-    let arrive = |_| {
-        let (env, gate, service, tub) = (env.clone(), gate.clone(), service.clone(), Arc::clone(&tub));
-        env.clone().spawn(async move { caller(env, knobs.timeout, gate, service, &tub).await }).detach();
+    let is_burst = |at: Tick| usize::try_from((at - Tick::ZERO).as_secs()) == Ok(BEGIN);
+    let rate = |at: Tick| if is_burst(at) { knobs.usual + knobs.burst } else { knobs.usual };
+    let arrive = |id| {
+        // The few who would have come in that second anyway cannot be told from the others.
+        let who = Caller::of(id, "/").in_wave_if("burst", is_burst(env.now()).then_some(0));
+        let server = Server { gate: gate.clone(), service: service.clone(), tap: tap.clone() };
+        let (env, tub) = (env.clone(), Arc::clone(&tub));
+        env.clone().spawn(async move { caller(env, who, knobs.timeout, server, &tub).await }).detach();
     };
     sim.run(poisson(&env, &rng, end, rate, arrive));
     sim.finish().expect("everybody gives up after a while");
@@ -148,11 +150,20 @@ fn herd(seed: u64, knobs: Knobs, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tu
     Tub { wasted, ..tub }
 }
 
-async fn caller(env: Env, timeout: Duration, gate: Option<Queue>, service: Service, tub: &Mutex<Tub>) {
+/// The service and what stands before it.
+struct Server {
+    gate: Option<Queue>,
+    service: Service,
+    tap: Tap,
+}
+
+async fn caller(env: Env, who: Caller, timeout: Duration, server: Server, tub: &Mutex<Tub>) {
+    let Server { gate, service, tap } = server;
     let ask = Ask::new(&env).deadline(env.now() + timeout);
     let (came, deadline) = (ask.at, env.now() + timeout);
     tub.lock().came.record(came);
-    let answer = by(&env, Some(deadline), guard(&env, &gate, result, ask, || service.call())).await;
+    let answer = tap.door(&env, who, guard(&env, &gate, result, ask, || service.call()));
+    let answer = by(&env, Some(deadline), answer).await;
     let mut tub = tub.lock();
     match answer {
         Some(Ok(())) => {

@@ -27,10 +27,11 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Span, Verdict},
 };
 
-use super::Scenario;
+use super::{Scenario, away::Away};
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -40,9 +41,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const BACK: u32 = 40;
 const END: u32 = 186;
 
-/// How a breaker goes on after it has opened.
+/// How a breaker goes on after it has opened, where there is one.
 #[derive(Clone, Copy)]
 enum Way {
+    NoBreaker,
     FixedCloseAll,
     JitterCloseAll,
     JitterRamp,
@@ -91,16 +93,24 @@ fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let warmings = [(knobs.cold, 40), (knobs.very_cold, 90), (knobs.warm, 5)];
     let warmings = warmings.map(|(from, over)| Warming(from, knobs.full, SECOND * over));
-    let all = |way| warmings.map(|warming| outage(settings.seed, knobs, way, warming));
-    let (fixed, jitter, ramp) = (all(Way::FixedCloseAll), all(Way::JitterCloseAll), all(Way::JitterRamp));
+    // Listened to is the origin that is back cold.
+    let all = |arm, way| {
+        let [cold, very_cold, warm] = warmings;
+        let outage = |warming, tap| outage(settings.seed, knobs, way, warming, tap);
+        [outage(cold, settings.tap(arm)), outage(very_cold, Tap::default()), outage(warm, Tap::default())]
+    };
+    let (none, fixed) = (all(0, Way::NoBreaker), all(1, Way::FixedCloseAll));
+    let (jitter, ramp) = (all(2, Way::JitterCloseAll), all(3, Way::JitterRamp));
     let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);
     let summary = format!(
-        "back cold, {} calls failed with a fixed open time and closing all at once, {} with a random open time, {} with a \
-         ramp as well, and the origin served everybody after {:?}, {:?} and {:?}. Back warm, where caution is not \
-         needed, it costs {:?}: of that the ramp {:?}, the longer open time the rest.",
+        "back cold, {} calls failed without breakers, {} with a fixed open time and closing all at once, {} with a random \
+         open time, {} with a ramp as well, and the origin served everybody after {:?}, {:?}, {:?} and {:?}. Back warm, where \
+         caution is not needed, it costs {:?}: of that the ramp {:?}, the longer open time the rest.",
+        none[0].failed,
         cold[0].failed,
         cold[1].failed,
         cold[2].failed,
+        none[0].recovered,
         cold[0].recovered,
         cold[1].recovered,
         cold[2].recovered,
@@ -119,8 +129,9 @@ fn run(settings: &Settings) -> Report {
             Mark { at: Duration::ZERO, what: "the origin is down" },
             Mark { at: SECOND * BACK, what: "it is back" },
         ],
-        checks: checks(cold, very_cold, warm),
+        checks: [without(knobs, &none, &ramp), checks(cold, very_cold, warm)].concat(),
         arms: vec![
+            arm("no breaker", none),
             arm("fixed 10 s, close all", fixed),
             arm("random open time, close all", jitter),
             arm("random open time, ramp", ramp),
@@ -174,8 +185,50 @@ fn checks(cold: [&Outcome; 3], very_cold: [&Outcome; 3], warm: [&Outcome; 3]) ->
     ]
 }
 
+fn without(knobs: Knobs, none: &[Outcome; 3], ramp: &[Outcome; 3]) -> Vec<Check> {
+    let outage = knobs.demand * f64::from(BACK);
+    vec![
+        Check::within(
+            Source::Formula,
+            "no breaker: an origin that is down is asked for everything, demand x outage",
+            outage,
+            4.0 * outage.sqrt(),
+            none[0].while_down() as f64,
+        )
+        .cites("T16"),
+        Check::at_most(
+            Source::Promise,
+            "random open time, ramp: the share of that which it is asked for",
+            0.2,
+            ramp[0].while_down() as f64 / outage,
+        )
+        .cites("T16"),
+        Check::at_most(
+            Source::Promise,
+            "cold: the worst of the first ten seconds, as a share of that without a breaker",
+            0.5,
+            ramp[0].worst_at_return() as f64 / none[0].worst_at_return() as f64,
+        )
+        .cites("T16"),
+    ]
+}
+
+impl Outcome {
+    /// Calls at the origin while it was down.
+    fn while_down(&self) -> u64 {
+        self.calls.counts().iter().take(BACK as usize).sum()
+    }
+
+    /// The most calls in one of the ten seconds after it is back.
+    fn worst_at_return(&self) -> u64 {
+        self.calls.counts().iter().skip(BACK as usize).take(10).copied().max().unwrap_or(0)
+    }
+}
+
 fn arm(name: &'static str, [cold, very_cold, warm]: [Outcome; 3]) -> Arm {
     let figures = vec![
+        Figure::count("while_down", "while down", cold.while_down()),
+        Figure::count("worst_at_return_per_second", "back: worst/s", cold.worst_at_return()),
         Figure::count("failed_cold", "failed, cold", cold.failed),
         Figure::number("recovered_cold_s", "back after s", cold.recovered.as_secs_f64()),
         Figure::count("failed_very_cold", "very cold", very_cold.failed),
@@ -193,23 +246,25 @@ impl fmt::Display for Warming {
     }
 }
 
-fn breaker(env: &Env, way: Way) -> Breaker {
+fn breaker(env: &Env, way: Way) -> Option<Breaker> {
     let breaker = Breaker::builder(env);
-    match way {
+    let breaker = match way {
+        Way::NoBreaker => return None,
         Way::FixedCloseAll => breaker.open(SECOND * 10, SECOND * 10).jitter(0.0).ramp(1.0, SECOND),
         Way::JitterCloseAll => breaker.ramp(1.0, SECOND),
         Way::JitterRamp => breaker,
-    }
-    .build()
+    };
+    Some(breaker.build())
 }
 
-fn outage(seed: u64, knobs: Knobs, way: Way, warming: Warming) -> Outcome {
+fn outage(seed: u64, knobs: Knobs, way: Way, warming: Warming, tap: Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let down = Plan { line: knobs.workers, down: true, ..Plan::new(knobs.workers, SECOND) };
-    let service = Service::new(&env, "origin", SECOND, down);
+    let service = Service::tapped(&env, "origin", SECOND, down, tap);
     env.spawn(come_back(env.clone(), service.clone(), knobs.workers, warming)).detach();
-    let breakers: Vec<Breaker> = (0..knobs.instances).map(|id| breaker(&env.scope(id), way)).collect();
+    let mut breakers: Vec<(Option<Breaker>, Away)> =
+        (0..knobs.instances).map(|id| (breaker(&env.scope(id), way), Away::default())).collect();
     let failed = Arc::new(AtomicU64::new(0));
     let (users, who) = (env.rng("users"), env.rng("who"));
     sim.run(poisson(
@@ -218,21 +273,22 @@ fn outage(seed: u64, knobs: Knobs, way: Way, warming: Warming) -> Outcome {
         Tick::ZERO + SECOND * END,
         |_| knobs.demand,
         |_| {
-            let breaker = &breakers[usize::try_from(who.below(knobs.instances)).unwrap_or(0)];
+            let id = who.below(knobs.instances);
+            let (breaker, away) = &mut breakers[usize::try_from(id).unwrap_or(0)];
             let ask = Ask::new(&env);
-            if let Ok(permit) = breaker.try_enter(&ask) {
-                let (env, service, failed) = (env.clone(), service.clone(), Arc::clone(&failed));
-                env.clone()
-                    .spawn(async move {
-                        let served = within(&env, knobs.timeout, service.call()).await;
-                        let verdict = if served == Some(Ok(())) { Verdict::Ok } else { Verdict::Fault };
-                        if verdict != Verdict::Ok && ask.at >= Tick::ZERO + SECOND * BACK {
-                            failed.fetch_add(1, Ordering::Relaxed);
-                        }
-                        permit.settle(&verdict, Span { from: ask.at, to: env.now() });
-                    })
-                    .detach();
-            }
+            let Ok(permit) = breaker.try_enter(&ask) else { return away.kept_away(ask.at) };
+            let caller = Caller::of(id, "/").in_wave_if("breaker", away.let_in(ask.at));
+            let (env, service, failed) = (env.clone(), service.clone(), Arc::clone(&failed));
+            env.clone()
+                .spawn(async move {
+                    let served = within(&env, knobs.timeout, service.call_from(caller)).await;
+                    let verdict = if served == Some(Ok(())) { Verdict::Ok } else { Verdict::Fault };
+                    if verdict != Verdict::Ok && ask.at >= Tick::ZERO + SECOND * BACK {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    permit.settle(&verdict, Span { from: ask.at, to: env.now() });
+                })
+                .detach();
         },
     ));
     let seen = service.seen();

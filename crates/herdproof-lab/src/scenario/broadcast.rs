@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
     service::{Plan, Seen, Service},
 };
@@ -71,7 +72,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let [at_once, spread, kept, delta] = &runs;
     let summary = format!(
         "told at once, {} clients make {:.0} times the fetches of clients that poll, and {} are served; spread over {} none is \
@@ -243,13 +244,13 @@ struct Told {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let server = Service::new(&env, "server", BIN, knobs.server(way));
+        let server = Service::tapped(&env, "server", BIN, knobs.server(way), tap);
         let told = Arc::new(Mutex::new(Told::default()));
         for id in 0..knobs.clients {
-            env.spawn(client(env.scope(id), knobs, way, server.clone(), Arc::clone(&told))).detach();
+            env.spawn(client(env.scope(id), id, knobs, way, server.clone(), Arc::clone(&told))).detach();
         }
         sim.run_until(Tick::ZERO + DOWN);
         server.change(|plan| plan.down = true);
@@ -299,14 +300,19 @@ impl Knobs {
 }
 
 /// Hears of the news at tick zero, and fetches it until it has it.
-async fn client(env: Env, knobs: Knobs, way: Way, server: Service, told: Arc<Mutex<Told>>) {
+async fn client(env: Env, id: u64, knobs: Knobs, way: Way, server: Service, told: Arc<Mutex<Told>>) {
     let rng = env.rng("broadcast");
     if way != Way::AtOnce {
         knobs.reaction(way).wait(&env, &rng).await;
     }
     let mut delays = Backoff::exponential(SEC).cap(knobs.period / 8).delays();
     let mut had_nothing = false;
-    while server.call().await.is_err() {
+    let mut waves = 0..;
+    let mut fetch = || {
+        let wave = waves.next().unwrap_or(u32::MAX);
+        server.call_from(Caller::of(id, "/flags").in_wave("broadcast", wave))
+    };
+    while fetch().await.is_err() {
         let now = env.now() - Tick::ZERO;
         {
             let mut told = told.lock();

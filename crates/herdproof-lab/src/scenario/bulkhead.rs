@@ -24,6 +24,7 @@ use super::{
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, millis},
     service::{Plan, Service},
     timeline::Timeline,
@@ -71,7 +72,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let [shared, twice, bulkheads] = &runs;
     let summary = format!(
         "while the other tenant's service was slow, {:.0} % of the quick one's calls were served from one pool, {:.0} % from one \
@@ -181,7 +182,7 @@ struct Tenant {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
         let pools = match way {
@@ -189,8 +190,10 @@ impl Run {
             Way::SharedTwice => shared(&env, 2 * knobs.pool),
             Way::Bulkheads => [(); 2].map(|()| Bulkhead::new(&env, knobs.pool / 2).max_waiting(0)),
         };
-        let [quick, slow] =
-            ["quick", "slow"].map(|name| Service::new(&env, name, BIN, Plan::new(usize::MAX, knobs.call)));
+        let plan = Plan::new(usize::MAX, knobs.call);
+        // Listened to is the quick one, which suffers.
+        let quick = Service::tapped(&env, "quick", BIN, plan, tap);
+        let slow = Service::new(&env, "slow", BIN, plan);
         let [for_quick, for_slow] = pools;
         let tenant = |service: &Service, pool| {
             let (env, service) = (env.clone(), service.clone());
@@ -210,15 +213,15 @@ impl Run {
         let (clock, tenant, seen) = (env.clone(), Arc::clone(&b), Arc::clone(&most));
         env.spawn(async move {
             let rng = clock.rng("callers/slow");
-            let arrive = |_| {
-                tenant.call();
+            let arrive = |id| {
+                tenant.call(id);
                 let mut most = seen.lock();
                 *most = tenant.pool.taken().max(*most);
             };
             poisson(&clock, &rng, until, |_| knobs.slow, arrive).await;
         })
         .detach();
-        sim.run(poisson(&env, &env.rng("callers/quick"), until, |_| knobs.quick, |_| a.call()));
+        sim.run(poisson(&env, &env.rng("callers/quick"), until, |_| knobs.quick, |id| a.call(id)));
         sim.run_until(until + knobs.timeout * 2);
         let most_slow = *most.lock();
         Run { quick: a.reads.clone(), slow: b.reads.clone(), most_slow, calls: quick.seen().calls }
@@ -251,12 +254,12 @@ fn shared(env: &Env, size: u32) -> [Bulkhead; 2] {
 
 impl Tenant {
     /// One caller, who waits for a connection and for the answer.
-    fn call(self: &Arc<Self>) {
+    fn call(self: &Arc<Self>, id: u64) {
         let tenant = Arc::clone(self);
-        self.env.spawn(async move { tenant.reads.read(&tenant.env, tenant.answer()).await }).detach();
+        self.env.spawn(async move { tenant.reads.read(&tenant.env, tenant.answer(id)).await }).detach();
     }
 
-    async fn answer(&self) -> Result<Tick, ()> {
+    async fn answer(&self, id: u64) -> Result<Tick, ()> {
         let Tenant { env, timeout, service, pool, .. } = self;
         let deadline = env.now() + *timeout;
         let mut ask = Ask::new(env).deadline(deadline);
@@ -264,7 +267,7 @@ impl Tenant {
         let (clock, service) = (env.clone(), service.clone());
         // Whoever gives up leaves the connection to its answer.
         let work = env.spawn(async move {
-            let answer = service.call().await;
+            let answer = service.call_from(Caller::of(id, "/")).await;
             permit.settle(&result(&answer), Span { from: ask.at, to: clock.now() });
             clock.now()
         });

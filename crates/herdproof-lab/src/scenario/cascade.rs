@@ -18,11 +18,12 @@ use herdproof::{
 
 use super::{
     Scenario,
-    readers::{Reads, Shelf, load},
+    readers::{Reads, Shelf, load_by},
 };
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
@@ -81,7 +82,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let law = knobs.law();
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let [patient, retrying, cache, grace] = &runs;
     // What the origin can serve at the largest crowd.
     let most = knobs.herd as f64 / law.time(knobs.herd).as_secs_f64();
@@ -180,18 +181,18 @@ struct World {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, knobs.law());
+        let origin = Origin::up(&env, BIN, knobs.law()).tapped(tap);
         let grace = if way == Way::CacheWithGrace { knobs.ttl } else { Duration::ZERO };
         let cache = Cache::builder(&env).policy(Policy::new(knobs.ttl).grace(grace)).build();
         let world =
             Arc::new(World { knobs, env: env.clone(), way, origin: origin.clone(), shelf: Shelf::default(), cache });
         let reads = Reads::default();
-        let read = |_| {
+        let read = |id| {
             let (clock, reads, world) = (env.clone(), reads.clone(), Arc::clone(&world));
-            env.spawn(async move { reads.read(&clock, world.get()).await }).detach();
+            env.spawn(async move { reads.read(&clock, world.get(id)).await }).detach();
         };
         let readers = env.rng("readers");
         sim.run(poisson(&env, &readers, Tick::ZERO + EXPIRY, |_| knobs.readers, read));
@@ -235,23 +236,30 @@ impl Run {
 }
 
 impl World {
-    async fn get(&self) -> Result<Tick, ()> {
+    /// In a wave with those of the same time to live, or with those who try again.
+    fn load(&self, id: u64, attempt: u32) -> impl Future<Output = Result<Tick, Down>> + Send + use<> {
+        let lives = (self.env.now() - Tick::ZERO).as_nanos() / self.knobs.ttl.as_nanos();
+        let caller = Caller::of(id, "/key").in_wave("ttl", u32::try_from(lives).unwrap_or(u32::MAX)).trying(attempt);
+        load_by(&self.env, &self.origin, Some(caller))
+    }
+
+    async fn get(&self, id: u64) -> Result<Tick, ()> {
         if self.way == Way::Patient {
-            let load = load(&self.env, &self.origin);
+            let load = self.load(id, 0);
             return self.shelf.get(&self.env, "key", self.knobs.ttl, load).await.map_err(|_| ());
         }
-        for _ in 0..self.knobs.tries {
-            if let Some(value) = self.attempt().await {
+        for attempt in 0..self.knobs.tries {
+            if let Some(value) = self.attempt(id, attempt).await {
                 return Ok(value);
             }
         }
         Err(())
     }
 
-    async fn attempt(&self) -> Option<Tick> {
-        let World { knobs, env, way, origin, shelf, cache } = self;
+    async fn attempt(&self, id: u64, attempt: u32) -> Option<Tick> {
+        let World { knobs, env, way, shelf, cache, .. } = self;
         let deadline = env.now() + knobs.timeout;
-        let load = load(env, origin);
+        let load = self.load(id, attempt);
         if *way == Way::Retrying {
             return by(env, Some(deadline), shelf.get(env, "key", knobs.ttl, load)).await?.ok();
         }

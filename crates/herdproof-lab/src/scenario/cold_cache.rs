@@ -30,6 +30,7 @@ use super::{
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Seen, Service, Unserved},
 };
@@ -84,7 +85,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let [naive, coalesced, limited, gated, primed] = &runs;
     let (keys, capacity) = (knobs.keys, knobs.origin().capacity());
     let fill = keys as f64 / capacity;
@@ -202,16 +203,16 @@ struct World {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let world = Arc::new(World::new(&env, knobs, way));
+        let world = Arc::new(World::new(&env, knobs, way, tap));
         world.fill();
         let reads = Reads::default();
         let keys = env.rng("keys");
-        let read = |_| {
+        let read = |id| {
             let (clock, reads, world, key) = (env.clone(), reads.clone(), Arc::clone(&world), keys.below(knobs.keys));
-            env.spawn(async move { reads.read(&clock, world.get(key)).await }).detach();
+            env.spawn(async move { reads.read(&clock, world.get(id, key)).await }).detach();
         };
         let users = env.rng("users");
         sim.run(poisson(&env, &users, Tick::ZERO + LOST, |_| knobs.requests, read));
@@ -274,7 +275,7 @@ impl Run {
 }
 
 impl World {
-    fn new(env: &Env, knobs: Knobs, way: Way) -> World {
+    fn new(env: &Env, knobs: Knobs, way: Way, tap: Tap) -> World {
         let mut cache = Cache::builder(env).policy(Policy::new(knobs.ttl).load_timeout(knobs.timeout * 30));
         if !matches!(way, Way::Naive | Way::Coalesced) {
             let seats = u32::try_from(knobs.workers).unwrap_or(u32::MAX);
@@ -284,7 +285,7 @@ impl World {
             knobs,
             env: env.clone(),
             way,
-            service: Service::new(env, "origin", BIN, knobs.origin()),
+            service: Service::tapped(env, "origin", BIN, knobs.origin(), tap),
             shelf: Shelf::default(),
             cache: cache.build(),
             gate: ColdCache::new(env, knobs.origin().capacity()),
@@ -311,7 +312,7 @@ impl World {
                 self.env.spawn(async move {
                     for key in (seat..keys).step_by(workers) {
                         // What cannot be loaded now is loaded when somebody wants it.
-                        drop(cache.get(&key, || load(&env, &service)).await);
+                        drop(cache.get(&key, || load(&env, &service, seat, key)).await);
                     }
                 })
             })
@@ -321,10 +322,10 @@ impl World {
         }
     }
 
-    async fn get(&self, key: u64) -> Result<Tick, ()> {
+    async fn get(&self, id: u64, key: u64) -> Result<Tick, ()> {
         let World { knobs, env, way, service, shelf, cache, gate } = self;
         let deadline = env.now() + knobs.timeout;
-        let load = load(env, service);
+        let load = load(env, service, id, key);
         if *way == Way::Naive {
             let get = shelf.get(env, key, knobs.ttl, load);
             return by(env, Some(deadline), get).await.and_then(Result::ok).ok_or(());
@@ -347,10 +348,18 @@ impl World {
     }
 }
 
-fn load(env: &Env, service: &Service) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
+fn load(
+    env: &Env,
+    service: &Service,
+    id: u64,
+    key: u64,
+) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
     let (env, service) = (env.clone(), service.clone());
     async move {
-        service.call().await?;
+        // Before the loss keys come to their end one by one.
+        let is_cold = env.now() >= Tick::ZERO + LOST;
+        let caller = Caller::of(id, "/key").item(key).in_wave_if("cold", is_cold.then_some(0));
+        service.call_from(caller).await?;
         Ok(env.now())
     }
 }

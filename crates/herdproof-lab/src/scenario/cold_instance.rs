@@ -37,6 +37,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -137,9 +138,12 @@ fn run(settings: &Settings) -> Report {
     let limited = Way { limit: Some(SlowStart::over(WINDOW)), ..slow(WINDOW) };
     let opening = Way { door: Kind::Opening, ..plain };
     let cold = Way { door: Kind::Cold, ..plain };
-    let [naive, short, slow, fixed, limited, opening, cold] =
-        [plain, slow(SHORT), slow(WINDOW), fixed, limited, opening, cold]
-            .map(|way| [pool(settings.seed, way, 1, knobs.warm_ones), pool(settings.seed, way, knobs.all_new, 0)]);
+    let ways = [plain, slow(SHORT), slow(WINDOW), fixed, limited, opening, cold];
+    // Listened to is the one that is new.
+    let [naive, short, slow, fixed, limited, opening, cold] = std::array::from_fn(|arm| {
+        let (seed, way) = (settings.seed, ways[arm]);
+        [pool(seed, way, 1, knobs.warm_ones, &settings.tap(arm)), pool(seed, way, knobs.all_new, 0, &Tap::default())]
+    });
     let summary = format!(
         "given its full share at once, a new instance is restarted {} times in a minute and is as cold as before. With slow start it \
          is warm after {:.0} s, with a readiness that opens after {:.0} s, with a gate that knows what its database can do after \
@@ -297,6 +301,7 @@ struct Instance {
     env: Env,
     way: Way,
     life: Mutex<Life>,
+    tap: Tap,
 }
 
 struct Life {
@@ -312,13 +317,19 @@ struct Life {
 }
 
 impl Life {
-    fn begin(env: &Env, way: Way, number: u64) -> Life {
+    fn begin(env: &Env, way: Way, number: u64, tap: &Tap) -> Life {
         let keys = usize::try_from(way.knobs.keys).unwrap_or_default();
         Life {
             up: true,
             since: env.now(),
             number,
-            database: Service::new(env, "database", SECOND, Plan::new(way.knobs.connections, way.knobs.query)),
+            database: Service::tapped(
+                env,
+                "database",
+                SECOND,
+                Plan::new(way.knobs.connections, way.knobs.query),
+                tap.clone(),
+            ),
             door: way.door(env),
             cached: vec![false; keys],
             filled: 0,
@@ -346,8 +357,9 @@ impl Life {
 }
 
 impl Instance {
-    fn new(env: &Env, way: Way) -> Arc<Instance> {
-        Arc::new(Instance { env: env.clone(), way, life: Mutex::new(Life::begin(env, way, 0)) })
+    fn new(env: &Env, way: Way, tap: &Tap) -> Arc<Instance> {
+        let life = Mutex::new(Life::begin(env, way, 0, tap));
+        Arc::new(Instance { env: env.clone(), way, life, tap: tap.clone() })
     }
 
     /// What the balancer gives it: nothing while it is down.
@@ -366,7 +378,7 @@ impl Instance {
 
     /// Asks the database once a second whether it is well, and restarts the instance when it has not been for too long.
     async fn watch(self: Arc<Instance>) {
-        let Instance { env, way, life } = &*self;
+        let Instance { env, way, life, tap } = &*self;
         let (knobs, mut failed) = (way.knobs, 0);
         loop {
             env.sleep(SECOND).await;
@@ -377,7 +389,7 @@ impl Instance {
                 life.lock().up = false;
                 env.sleep(knobs.restart).await;
                 let number = life.lock().number + 1;
-                *life.lock() = Life::begin(env, *way, number);
+                *life.lock() = Life::begin(env, *way, number, tap);
                 failed = 0;
             }
         }
@@ -393,11 +405,11 @@ struct Counts {
     misses: Mutex<Vec<u64>>,
 }
 
-fn pool(seed: u64, way: Way, new: usize, warm_ones: u32) -> Outcome {
+fn pool(seed: u64, way: Way, new: usize, warm_ones: u32, tap: &Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let (knobs, counts) = (way.knobs, Arc::new(Counts::default()));
-    let instances: Vec<Arc<Instance>> = (0..new).map(|_| Instance::new(&env, way)).collect();
+    let instances: Vec<Arc<Instance>> = (0..new).map(|_| Instance::new(&env, way, tap)).collect();
     for instance in &instances {
         env.spawn(Arc::clone(instance).watch()).detach();
     }
@@ -418,7 +430,7 @@ fn pool(seed: u64, way: Way, new: usize, warm_ones: u32) -> Outcome {
         &users,
         Tick::ZERO + END,
         |_| rate,
-        |_| {
+        |user| {
             let ask = Ask::new(&env);
             let key = usize::try_from(what.below(knobs.keys)).unwrap_or_default();
             if let Some(slow) = way.limit {
@@ -435,7 +447,7 @@ fn pool(seed: u64, way: Way, new: usize, warm_ones: u32) -> Outcome {
                     Picked::Warm => return,
                     Picked::Nobody => break,
                     Picked::New(which) => {
-                        if call(&instances[which], &ask, key, &counts) {
+                        if call(&instances[which], &ask, (user, key), &counts) {
                             return;
                         }
                         not = Some(which);
@@ -486,7 +498,7 @@ fn pick(weights: &[f64], warm_ones: f64, draw: f64) -> Picked {
 }
 
 /// One call; false if it was refused.
-fn call(instance: &Arc<Instance>, ask: &Ask, key: usize, counts: &Arc<Counts>) -> bool {
+fn call(instance: &Arc<Instance>, ask: &Ask, (user, key): (u64, usize), counts: &Arc<Counts>) -> bool {
     let life = instance.life.lock();
     let Ok(mut lookup) = life.enter(ask) else { return false };
     if life.cached[key] {
@@ -497,11 +509,13 @@ fn call(instance: &Arc<Instance>, ask: &Ask, key: usize, counts: &Arc<Counts>) -
     let (database, number) = (life.database.clone(), life.number);
     drop(life);
     counts.missed(ask.at);
+    let life = u32::try_from(number).unwrap_or(u32::MAX);
+    let caller = Caller::of(user, "/key").item(key as u64).in_wave("deploy", life);
     let (instance, counts) = (Arc::clone(instance), Arc::clone(counts));
     let (env, timeout) = (instance.env.clone(), instance.way.knobs.timeout);
     env.clone()
         .spawn(async move {
-            let found = by(&env, Some(env.now() + timeout), database.call()).await == Some(Ok(()));
+            let found = by(&env, Some(env.now() + timeout), database.call_from(caller)).await == Some(Ok(()));
             counts.in_flight.fetch_sub(1, Ordering::Relaxed);
             let mut life = instance.life.lock();
             if !found {

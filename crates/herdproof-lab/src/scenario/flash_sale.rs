@@ -17,11 +17,12 @@ use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
 
 use super::{
     Scenario,
-    readers::{Crowd, Locks, Reads, Shelf, load},
+    readers::{Crowd, Locks, Reads, Shelf, load_by},
 };
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     slowdown::Slowdown,
@@ -80,9 +81,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = PLANS.map(|(plan, _)| Run::new(settings.seed, knobs, plan, knobs.sale()));
+    let runs: [Run; 5] =
+        std::array::from_fn(|arm| Run::new(settings.seed, knobs, PLANS[arm].0, knobs.sale(), settings.tap(arm)));
     let [a, b, stale, c, d] = &runs;
-    let usual = Run::new(settings.seed, knobs, Plan::A, knobs.usual);
+    let usual = Run::new(settings.seed, knobs, Plan::A, knobs.usual, Tap::default());
     let strict = [a, b, c, d].map(Run::stale_inventory);
     // At the opening and at every expiry; a load of either key.
     let openings = 1 + u64::try_from(END.saturating_sub(OPENS).as_nanos() / knobs.ttl.as_nanos()).unwrap_or(0);
@@ -186,24 +188,24 @@ struct Shop {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, plan: Plan, rate: f64) -> Run {
+    fn new(seed: u64, knobs: Knobs, plan: Plan, rate: f64, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, knobs.law());
+        let origin = Origin::up(&env, BIN, knobs.law()).tapped(tap);
         let shop = Arc::new(Shop::new(&env, knobs, plan, &origin));
         let (description, inventory) = (Reads::default(), Reads::default());
         if plan == Plan::D {
             for key in [Key::Description, Key::Inventory] {
-                sim.run(shop.get(key)).expect("the origin is up");
+                sim.run(shop.get(0, key)).expect("the origin is up");
             }
         }
         sim.run_until(Tick::ZERO + OPENS);
-        let page = |_| {
+        let page = |id| {
             let (clock, shop) = (env.clone(), Arc::clone(&shop));
             let (description, inventory) = (description.clone(), inventory.clone());
             env.spawn(async move {
-                description.read(&clock, shop.get(Key::Description)).await;
-                inventory.read(&clock, shop.get(Key::Inventory)).await;
+                description.read(&clock, shop.get(id, Key::Description)).await;
+                inventory.read(&clock, shop.get(id, Key::Inventory)).await;
             })
             .detach();
         };
@@ -270,10 +272,14 @@ impl Shop {
         }
     }
 
-    async fn get(&self, key: Key) -> Result<Tick, ()> {
+    async fn get(&self, id: u64, key: Key) -> Result<Tick, ()> {
         let Shop { knobs, env, plan, origin, shelf, locks, cache } = self;
         let deadline = env.now() + knobs.timeout;
-        let load = load(env, origin);
+        let path = if key == Key::Inventory { "/inventory" } else { "/description" };
+        // Before the sale there is nobody but who warms the cache.
+        let lives = (env.now() - Tick::ZERO).checked_sub(OPENS).map(|since| since.as_nanos() / knobs.ttl.as_nanos());
+        let wave = lives.map(|lives| u32::try_from(lives).unwrap_or(u32::MAX));
+        let load = load_by(env, origin, Some(Caller::of(id, path).in_wave_if("ttl", wave)));
         match plan {
             Plan::A => {
                 by(env, Some(deadline), shelf.get(env, key, knobs.ttl, load)).await.and_then(Result::ok).ok_or(())

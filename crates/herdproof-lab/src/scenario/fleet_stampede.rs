@@ -30,6 +30,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Parameter, Report, Source},
     slowdown::Slowdown,
@@ -107,7 +108,10 @@ impl Outcome {
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let nodes = knobs.nodes;
-    let [alone, tier, dies] = [Way::NodesAlone, Way::Tier, Way::TierDies].map(|way| fleet(settings.seed, knobs, way));
+    let [alone, tier, dies] = {
+        let ways = [Way::NodesAlone, Way::Tier, Way::TierDies];
+        std::array::from_fn(|arm| fleet(settings.seed, knobs, ways[arm], settings.tap(arm)))
+    };
     // A load, and the wait for the next reader, come on top of each time to live.
     let expiries = f64::from(END) / knobs.ttl.as_secs_f64();
     let checks = vec![
@@ -197,10 +201,10 @@ impl Knobs {
     }
 }
 
-fn fleet(seed: u64, knobs: Knobs, way: Way) -> Outcome {
+fn fleet(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, 100 * MS, knobs.law());
+    let origin = Origin::up(&env, 100 * MS, knobs.law()).tapped(tap);
     let (tier, faults) = (SharedTier::new(&env), Faults::default());
     faults.latency(knobs.latency);
     let nodes: Vec<_> = (0..knobs.nodes).map(|id| node(&env.scope(id), knobs, way, &tier, &faults)).collect();
@@ -221,7 +225,9 @@ fn fleet(seed: u64, knobs: Knobs, way: Way) -> Outcome {
         asked += 1;
         let (env, origin, from) = (env.clone(), origin.clone(), env.now());
         let (served, longest) = (Arc::clone(&served), Arc::clone(&longest));
-        let get = nodes[node].get(&"odds/42", || async move { origin.call().await });
+        let wave = u32::try_from((from - Tick::ZERO).as_nanos() / knobs.ttl.as_nanos()).unwrap_or(u32::MAX);
+        let caller = Caller::of(node as u64, "/odds").item(42).in_wave("ttl", wave);
+        let get = nodes[node].get(&"odds/42", || async move { origin.call_from(caller).await });
         env.clone()
             .spawn(async move {
                 served.fetch_add(u64::from(get.await.is_ok()), Relaxed);

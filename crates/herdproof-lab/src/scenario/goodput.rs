@@ -30,6 +30,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Parameter, Report, Source, Steps},
     service::{Plan, Service, Times},
     timeline::{Shape, Timeline},
@@ -42,6 +43,8 @@ const COUNTED: Duration = Duration::from_secs(20);
 /// Offered loads are so many steps, each of half the capacity.
 const STEP: f64 = 0.5;
 const STEPS: usize = 16;
+/// The one of which there is a log.
+const LISTENED: f64 = 2.0;
 
 knobs! {
     /// How many calls the service works on at a time.
@@ -63,11 +66,13 @@ fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let (plain, twice) = (knobs, Knobs { workers: knobs.workers * 2, ..knobs });
     let rate = |load: f64| load * knobs.service().capacity();
-    let line = Curve::of(|load| good(seed, plain, rate(load), |_| None::<Queue>));
-    let more = Curve::of(|load| good(seed, twice, rate(load), |_| None::<Queue>));
-    let shed = Curve::of(|load| good(seed, plain, rate(load), |env| Queue::new(env, plain.workers)));
-    let both = Curve::of(|load| good(seed, twice, rate(load), |env| Queue::new(env, twice.workers)));
-    let adaptive = Curve::of(|load| good(seed, plain, rate(load), AdaptiveLimit::new));
+    // Listened to is the run at twice the capacity.
+    let tap = |arm, load: f64| if (load - LISTENED).abs() < STEP / 2.0 { settings.tap(arm) } else { Tap::default() };
+    let line = Curve::of(|load| good(seed, plain, rate(load), tap(0, load), |_| None::<Queue>));
+    let more = Curve::of(|load| good(seed, twice, rate(load), tap(1, load), |_| None::<Queue>));
+    let shed = Curve::of(|load| good(seed, plain, rate(load), tap(2, load), |env| Queue::new(env, plain.workers)));
+    let both = Curve::of(|load| good(seed, twice, rate(load), tap(3, load), |env| Queue::new(env, twice.workers)));
+    let adaptive = Curve::of(|load| good(seed, plain, rate(load), tap(4, load), AdaptiveLimit::new));
     let summary = format!(
         "a line serves {:.0} a second at its capacity and {:.0} at twice that; with twice the capacity it serves {:.0} there, and {:.0} at \
          four times. Shedding serves {:.0} at eight times the capacity, and a limit that finds itself {:.0}.",
@@ -108,7 +113,7 @@ impl Knobs {
 }
 
 /// How many callers are answered in time while it counts, if so many come in a second.
-fn good<G: Gate + Clone + 'static>(seed: u64, knobs: Knobs, rate: f64, gate: impl FnOnce(&Env) -> G) -> u64 {
+fn good<G: Gate + Clone + 'static>(seed: u64, knobs: Knobs, rate: f64, tap: Tap, gate: impl FnOnce(&Env) -> G) -> u64 {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service::new(&env, "service", SEC, knobs.service());
@@ -116,14 +121,16 @@ fn good<G: Gate + Clone + 'static>(seed: u64, knobs: Knobs, rate: f64, gate: imp
     let good = Arc::new(AtomicU64::new(0));
     let counted = Tick::ZERO + WARM_UP..Tick::ZERO + WARM_UP + COUNTED;
     let rng = env.rng("users");
-    let arrive = |_| {
+    let arrive = |id| {
         let (env, gate, service, good, counted) =
             (env.clone(), gate.clone(), service.clone(), Arc::clone(&good), counted.clone());
+        let tap = tap.clone();
         env.clone()
             .spawn(async move {
                 let deadline = env.now() + knobs.patience;
                 let ask = Ask::new(&env).deadline(deadline);
-                let answer = by(&env, Some(deadline), guard(&env, &gate, result, ask, || service.call())).await;
+                let answer = guard(&env, &gate, result, ask, || service.call());
+                let answer = by(&env, Some(deadline), tap.door(&env, Caller::of(id, "/"), answer)).await;
                 if matches!(answer, Some(Ok(()))) && counted.contains(&env.now()) {
                     good.fetch_add(1, Relaxed);
                 }

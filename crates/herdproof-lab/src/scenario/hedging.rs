@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, result},
-    hedge::Hedge,
+    hedge::{Hedge, Which},
 };
 use parking_lot::Mutex;
 
@@ -20,6 +20,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, Waits, say},
     service::{Plan, Service, Times},
     timeline::Timeline,
@@ -49,12 +50,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let plain = herd(seed, knobs, |_| None);
-    let always = herd(seed, knobs, |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
-    let fixed = herd(seed, knobs, |env| {
+    let plain = herd(seed, knobs, settings.tap(0), |_| None);
+    let always = herd(seed, knobs, settings.tap(2), |env| Some(Hedge::builder(env).ratio(1.0).failures(2.0).build()));
+    let fixed = herd(seed, knobs, settings.tap(1), |env| {
         Some(Hedge::builder(env).ratio(1.0).failures(2.0).at(Duration::from_millis(30)).build())
     });
-    let ours = herd(seed, knobs, |env| Some(Hedge::new(env)));
+    let ours = herd(seed, knobs, settings.tap(3), |env| Some(Hedge::new(env)));
     let useful = if knobs.useful == Duration::from_secs(1) { "a second".to_owned() } else { say(knobs.useful) };
     let checks = vec![
         Check::within(
@@ -182,15 +183,11 @@ impl Herd {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
+fn herd(seed: u64, knobs: Knobs, tap: Tap, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(
-        &env,
-        "service",
-        BIN,
-        Plan { times: Times::Exponential, ..Plan::new(knobs.workers, knobs.service_time) },
-    );
+    let plan = Plan { times: Times::Exponential, ..Plan::new(knobs.workers, knobs.service_time) };
+    let service = Service::tapped(&env, "service", BIN, plan, tap);
     let hedge = hedge(&env);
     let turning = Tick::ZERO + CALM;
     let phases = Arc::new(Mutex::new([0, 1].map(|_| Phase { cared: knobs.useful, ..Phase::default() })));
@@ -203,9 +200,9 @@ fn herd(seed: u64, knobs: Knobs, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> H
                 &rng,
                 turning + SLOW,
                 |_| knobs.requests,
-                |_| {
-                    let user = request(env.clone(), service.clone(), hedge.clone(), turning, Arc::clone(&phases));
-                    env.spawn(user).detach();
+                |id| {
+                    let (service, hedge, phases) = (service.clone(), hedge.clone(), Arc::clone(&phases));
+                    env.spawn(request(env.clone(), id, service, hedge, turning, phases)).detach();
                 },
             )
             .await;
@@ -221,17 +218,25 @@ fn herd(seed: u64, knobs: Knobs, hedge: impl FnOnce(&Env) -> Option<Hedge>) -> H
     Herd { calm, slow, calls: service.seen().calls }
 }
 
-async fn request(env: Env, service: Service, hedge: Option<Hedge>, turning: Tick, phases: Arc<Mutex<[Phase; 2]>>) {
+async fn request(
+    env: Env,
+    id: u64,
+    service: Service,
+    hedge: Option<Hedge>,
+    turning: Tick,
+    phases: Arc<Mutex<[Phase; 2]>>,
+) {
     let began = env.now();
     let phase = usize::from(began >= turning);
-    let call = || {
+    let call = |which| {
         phases.lock()[phase].calls += 1;
         let service = service.clone();
-        async move { service.call().await }
+        let caller = Caller::of(id, "/").in_wave_if("hedge", (which == Which::Second).then_some(0));
+        async move { service.call_from(caller).await }
     };
     let _served = match hedge {
-        Some(hedge) => hedge.run(&env, result, Ask::new(&env), |_, _| call()).await,
-        None => call().await,
+        Some(hedge) => hedge.run(&env, result, Ask::new(&env), |_, which| call(which)).await,
+        None => call(Which::First).await,
     };
     phases.lock()[phase].times.push(env.now() - began);
 }

@@ -25,6 +25,7 @@ use super::{Scenario, shards::Store};
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, millis, say},
     service::{Plan, Service},
     timeline::Timeline,
@@ -92,7 +93,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = WAYS.map(|(way, _)| Run::new(settings.seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let [one, more, replicated, each, longer] = &runs;
     let summary = format!(
         "the node of the hot key is asked {:.0} times a second and serves {:.0} % of its readers; with twice the nodes {:.0} %; with \
@@ -257,7 +258,6 @@ fn in_each_server(seed: u64, knobs: Knobs, each: &Run) -> Vec<Check> {
 
 /// The same with a second tier, that finds what is hot.
 fn kept_longer(knobs: Knobs, longer: &Run) -> Vec<Check> {
-    let found: BTreeSet<u64> = longer.found.iter().copied().flatten().collect();
     vec![
         Check::within(
             Source::Promise,
@@ -286,7 +286,7 @@ fn kept_longer(knobs: Knobs, longer: &Run) -> Vec<Check> {
             Source::Promise,
             "... by hashes that no two of them have in common",
             &knobs.servers,
-            &(found.len() as u64),
+            &longer.names(),
         )
         .cites("T32")
         .cites("Q23"),
@@ -353,11 +353,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
         let nodes = if way == Way::MoreNodes { 2 * knobs.nodes } else { knobs.nodes };
-        let store = Store::new(&env, BIN, nodes, knobs.node(), HOT);
+        let store = Store::new(&env, BIN, nodes, knobs.node(), HOT, &tap);
         let world = Arc::new(World::new(&env, knobs, way, &store));
         sim.run(world.fill());
         let (clock, writer) = (env.clone(), Arc::clone(&world));
@@ -403,6 +403,11 @@ impl Run {
         rate(&self.for_hot)
     }
 
+    /// By how many different hashes the hot key is named.
+    fn names(&self) -> u64 {
+        self.found.iter().flatten().collect::<BTreeSet<_>>().len() as u64
+    }
+
     fn arm(&self, name: &'static str) -> Arm {
         let figures = vec![
             Figure::number("busiest_per_second", "busiest/s", self.busiest()),
@@ -412,6 +417,8 @@ impl Run {
             Figure::number("others_served_percent", "others %", self.tally.elsewhere.percent()),
             Figure::count("writes", "writes", self.writes),
             Figure::time("out_of_date_ms", "out of date", self.tally.out_of_date),
+            Figure::count("named_by", "named by", self.found.iter().flatten().count() as u64),
+            Figure::count("names", "names", self.names()),
         ];
         let busiest = self.nodes.iter().max_by_key(|calls| calls.total());
         Arm::new(name, figures, busiest.cloned().unwrap_or_else(|| Timeline::new(BIN)))
@@ -455,7 +462,7 @@ impl World {
             // In the store it is for ever; in memory for as long as the link says.
             let cache = cache.policy(Policy::strict(DAY));
             let link = Link::default().memory(knobs.tau).hot(knobs.tau * LONGER);
-            cache.hot(SHARE).tier_with(store.tier(tier.node()), link).build()
+            cache.hot(SHARE).tier_with(store.tier(id, tier.node()), link).build()
         };
         let servers = if matches!(way, Way::EachServer | Way::KeptLonger) { knobs.servers } else { 0 };
         World {
@@ -500,7 +507,7 @@ impl World {
         let copies = if self.way == Way::Replicated { self.knobs.copies() } else { 1 };
         for node in self.store.nodes().iter().take(usize::try_from(copies).unwrap_or(usize::MAX)) {
             // A node that has no room for it gets it when it has: what is told here is who is asked.
-            _ = node.call().await;
+            _ = node.call_from(Caller::of(self.knobs.servers, "/write").item(HOT)).await;
             *self.writes.lock() += 1;
         }
         self.written.lock().push(self.env.now());
@@ -511,13 +518,13 @@ impl World {
     async fn ask(&self, server: usize, key: u64, copy: u64) {
         let place = self.store.place(key);
         let got = match self.way {
-            Way::OneNode | Way::MoreNodes => self.read(key, place).await,
+            Way::OneNode | Way::MoreNodes => self.read(server, key, place).await,
             Way::Replicated => {
                 let node = if key == HOT { usize::try_from(copy).unwrap_or(0) } else { place };
-                self.read(key, node).await
+                self.read(server, key, node).await
             }
             Way::EachServer => {
-                let load = self.load(key, place);
+                let load = self.load(server, key, place);
                 self.servers[server].get(&key, || load).await.map(|got| got.value).map_err(|_| ())
             }
             // What the store does not have, nobody has.
@@ -540,14 +547,14 @@ impl World {
     }
 
     /// What is true of a key now, from its node.
-    async fn read(&self, key: u64, node: usize) -> Result<Tick, ()> {
+    async fn read(&self, server: usize, key: u64, node: usize) -> Result<Tick, ()> {
         let value = self.value();
-        self.store.ask(key, node).await.map(|()| value).map_err(|_| ())
+        self.store.ask(server as u64, key, node).await.map(|()| value).map_err(|_| ())
     }
 
-    fn load(&self, key: u64, node: usize) -> impl Future<Output = Result<Tick, ()>> + Send + use<> {
+    fn load(&self, server: usize, key: u64, node: usize) -> impl Future<Output = Result<Tick, ()>> + Send + use<> {
         let (store, value) = (self.store.clone(), self.value());
-        async move { store.ask(key, node).await.map(|()| value).map_err(|_| ()) }
+        async move { store.ask(server as u64, key, node).await.map(|()| value).map_err(|_| ()) }
     }
 
     fn value(&self) -> Tick {

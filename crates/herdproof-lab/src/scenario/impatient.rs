@@ -14,10 +14,11 @@ use herdproof::{Cache, Sim, Tick, cache::Policy, retry::by};
 use super::{
     Scenario,
     callers::{Callers, timed},
-    readers::{Locks, Shelf, load},
+    readers::{Locks, Shelf, load_by},
 };
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Check, Report, Source, say},
     slowdown::Slowdown,
@@ -47,8 +48,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let handed_over = herd(settings.seed, knobs, false);
-    let cache = herd(settings.seed, knobs, true);
+    let handed_over = herd(settings.seed, knobs, false, settings.tap(0));
+    let cache = herd(settings.seed, knobs, true, settings.tap(1));
     let served = |callers: &Callers<Tick>| callers.got.len() as u64 - callers.errors();
     // Who came so long before the end of the load that its patience was over before it.
     let late = knobs.load.saturating_sub(knobs.patience).as_nanos().div_ceil(knobs.apart.as_nanos());
@@ -104,16 +105,16 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, cached: bool) -> Callers<Tick> {
+fn herd(seed: u64, knobs: Knobs, cached: bool, tap: Tap) -> Callers<Tick> {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load));
+    let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load)).tapped(tap);
     let (shelf, locks) = (Shelf::default(), Locks::default());
     let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(Policy::new(TTL)).build();
     let tasks = (0..knobs.callers)
         .map(|id| {
             let (clock, shelf, locks, cache) = (env.clone(), shelf.clone(), locks.clone(), cache.clone());
-            let load = load(&env, &origin);
+            let load = load_by(&env, &origin, Some(Caller::of(id.into(), "/key").in_wave("ttl", 0)));
             env.spawn(async move {
                 let env = clock.clone();
                 clock.sleep(knobs.apart * id).await;

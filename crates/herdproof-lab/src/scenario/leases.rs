@@ -34,6 +34,7 @@ use super::{Scenario, readers::Shelf};
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, millis, say},
     slowdown::Slowdown,
@@ -85,7 +86,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let runs = WAYS.map(|(way, _)| Run::new(seed, knobs, way));
+    let runs = std::array::from_fn(|arm| Run::new(seed, knobs, WAYS[arm].0, settings.tap(arm)));
     let old = WAYS.map(|(way, _)| old_row(seed, knobs, way));
     let [aside, lock, leases] = &runs;
     let mut checks = herd(knobs, &runs);
@@ -101,13 +102,16 @@ fn run(settings: &Settings) -> Report {
         say(old[1].wrong_for),
         say(old[2].wrong_for),
     );
+    let mut arms: Vec<Arm> =
+        WAYS.into_iter().zip(&runs).zip(&old).map(|(((_, name), run), old)| run.arm(name, old)).collect();
+    arms[1].samples.push("C12");
     let writes = (1..knobs.writes()).map(|n| Mark { at: knobs.write_every * n, what: "" });
     let first = Mark { at: knobs.write_every, what: "a write" };
     Report {
         scenario: "leases",
         seed,
         parameters: vec![Parameter::new("slow reader", "reads the old row, stores it after the write")],
-        arms: WAYS.into_iter().zip(&runs).zip(&old).map(|(((_, name), run), old)| run.arm(name, old)).collect(),
+        arms,
         span: END,
         marks: std::iter::once(first).chain(writes.skip(1)).collect(),
         checks,
@@ -279,27 +283,30 @@ impl Knobs {
 struct Database {
     env: Env,
     origin: Origin,
-    row: Arc<Mutex<Tick>>,
+    /// When it was written, and how often before that.
+    row: Arc<Mutex<(Tick, u32)>>,
 }
 
 impl Database {
-    fn new(env: &Env, load: Duration) -> Database {
-        let origin = Origin::up(env, BIN, Slowdown::alone(load));
-        Database { env: env.clone(), origin, row: Arc::new(Mutex::new(env.now())) }
+    fn new(env: &Env, load: Duration, tap: Tap) -> Database {
+        let origin = Origin::up(env, BIN, Slowdown::alone(load)).tapped(tap);
+        Database { env: env.clone(), origin, row: Arc::new(Mutex::new((env.now(), 0))) }
     }
 
     fn row(&self) -> Tick {
-        *self.row.lock()
+        self.row.lock().0
     }
 
     fn write(&self) {
-        *self.row.lock() = self.env.now();
+        let (at, writes) = &mut *self.row.lock();
+        (*at, *writes) = (self.env.now(), *writes + 1);
     }
 
     /// What was in the row when the query began.
-    async fn query(&self) -> Result<Tick, Down> {
-        let row = self.row();
-        self.origin.call().await.map(|_| row)
+    async fn query(&self, who: u64) -> Result<Tick, Down> {
+        let (row, writes) = *self.row.lock();
+        let caller = Caller::of(who, "/odds").item(42).in_wave("invalidation", writes);
+        self.origin.call_from(caller).await.map(|_| row)
     }
 }
 
@@ -422,10 +429,10 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, knobs.load));
+        let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, knobs.load, tap));
         let (clock, writer, rows) = (env.clone(), fleet.clone(), database.clone());
         env.spawn(async move {
             for _ in 1..knobs.writes() {
@@ -440,7 +447,7 @@ impl Run {
             let (clock, fleet, database, seen) = (env.clone(), fleet.clone(), database.clone(), Arc::clone(&seen));
             env.spawn(async move {
                 let (asked, row) = (clock.now(), database.row());
-                let got = fleet.get(who, async move { database.query().await }).await;
+                let got = fleet.get(who, async move { database.query(who).await }).await;
                 let (longest, wrong) = &mut *seen.lock();
                 *longest = (clock.now() - asked).max(*longest);
                 *wrong += u64::from(got.is_ok_and(|got| got < row));
@@ -481,7 +488,7 @@ struct OldRow {
 fn old_row(seed: u64, knobs: Knobs, way: Way) -> OldRow {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, knobs.load));
+    let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, knobs.load, Tap::default()));
     let slow = knobs.load * 4;
     let (clock, rows) = (env.clone(), database.clone());
     let slowly = async move {
@@ -498,7 +505,7 @@ fn old_row(seed: u64, knobs: Knobs, way: Way) -> OldRow {
     database.write();
     sim.run(fleet.forget());
     let rows = database.clone();
-    read(1, Box::pin(async move { rows.query().await }));
+    read(1, Box::pin(async move { rows.query(1).await }));
     sim.run_until(Tick::ZERO + slow + MS);
     // From here on everybody is asked what they see.
     let mut wrong = 0;
@@ -549,7 +556,7 @@ impl Close {
     fn new(seed: u64, knobs: Knobs, way: Way, load: Duration, dies: bool) -> Close {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, load));
+        let (fleet, database) = (Fleet::new(&env, knobs, way), Database::new(&env, load, Tap::default()));
         if dies {
             fleet.redis.set_lock(CROWD);
             let want = Want { lease: knobs.lease, early: Duration::ZERO };
@@ -559,7 +566,7 @@ impl Close {
             .map(|who| {
                 let (clock, fleet, database) = (env.clone(), fleet.clone(), database.clone());
                 env.spawn(async move {
-                    _ = fleet.get(who, async move { database.query().await }).await;
+                    _ = fleet.get(who, async move { database.query(who).await }).await;
                     clock.now() - Tick::ZERO
                 })
             })

@@ -35,6 +35,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say, spell},
     service::{Plan, Service},
     timeline::Timeline,
@@ -93,10 +94,11 @@ fn run(settings: &Settings) -> Report {
     let jitter: &Rule = &move |rule| rule.attempts(tries).without_budget();
     let never: &Rule = &|rule| rule.attempts(1).without_budget();
     let ours: &Rule = &|rule| rule;
+    let rules = [at_once, jitter, never, ours];
     let [naive, jittered, single, budgeted] =
-        [at_once, jitter, never, ours].map(|rule| Run::new(seed, knobs, knobs.trigger(), rule));
+        std::array::from_fn(|arm| Run::new(seed, knobs, knobs.trigger(), rules[arm], settings.tap(arm)));
     let frontier = |rule| knobs.sizes().map(|lost| longest_survived(seed, knobs, lost, rule));
-    let frontiers = (!settings.is_bare()).then(|| [at_once, jitter, never, ours].map(frontier));
+    let frontiers = (!settings.is_bare()).then(|| rules.map(frontier));
     let checks = frontiers.map_or_else(Vec::new, |frontiers| {
         let mut checks = checks(knobs, [&naive, &jittered, &single, &budgeted], &frontiers);
         let published: &Rule = &|rule| rule.attempts(3).backoff(Backoff::constant(Duration::ZERO)).without_budget();
@@ -179,10 +181,10 @@ struct Run {
 struct ByArrival(Vec<[u32; 2]>);
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, trigger: Trigger, rule: &Rule) -> Run {
+    fn new(seed: u64, knobs: Knobs, trigger: Trigger, rule: &Rule, tap: Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let service = Service::new(&env, "service", SEC, knobs.healthy());
+        let service = Service::tapped(&env, "service", SEC, knobs.healthy(), tap);
         let retry = rule(Retry::builder(&env).timeout(knobs.timeout)).build();
         let (plan, clock) = (service.clone(), env.clone());
         env.spawn(async move {
@@ -200,9 +202,9 @@ impl Run {
             until,
             knobs.timeout * 10,
             |_| knobs.demand,
-            move || {
+            move |caller| {
                 let call = call.clone();
-                async move { call.call().await.is_ok() }
+                async move { call.call_from(caller).await.is_ok() }
             },
         );
         let seen = service.seen();
@@ -250,8 +252,10 @@ impl Run {
 
 /// The longest trigger of this size, in seconds, from which it recovers; zero if from none.
 fn longest_survived(seed: u64, knobs: Knobs, lost: usize, rule: &Rule) -> u32 {
-    let survives =
-        |lasts: &&u32| Run::new(seed, knobs, Trigger { lost, lasts: SEC * **lasts }, rule).share_at_end() > 0.9;
+    let survives = |lasts: &&u32| {
+        let trigger = Trigger { lost, lasts: SEC * **lasts };
+        Run::new(seed, knobs, trigger, rule, Tap::default()).share_at_end() > 0.9
+    };
     DURATIONS.iter().take_while(survives).last().copied().unwrap_or(0)
 }
 
@@ -263,20 +267,21 @@ fn users<F>(
     until: Duration,
     patience: Duration,
     rate: impl Fn(f64) -> f64,
-    call: impl Fn() -> F + Clone + Send + Sync + 'static,
+    call: impl Fn(Caller) -> F + Clone + Send + Sync + 'static,
 ) -> ByArrival
 where
     F: Future<Output = bool> + Send + 'static,
 {
     let env = sim.env();
     let users = Arc::new(Mutex::new(ByArrival::default()));
-    let arrive = |_| {
+    let arrive = |user| {
         let (env, retry, users, call) = (env.clone(), retry.clone(), Arc::clone(&users), call.clone());
         let second = (env.now() - Tick::ZERO).as_secs();
         users.lock().count(second, 0);
         env.clone()
             .spawn(async move {
-                let work = async |_| if call().await { Ok(()) } else { Err(Failure::Failed(())) };
+                let caller = |ask: Ask| Caller::of(user, "/").trying(ask.attempt);
+                let work = async |ask| if call(caller(ask)).await { Ok(()) } else { Err(Failure::Failed(())) };
                 if retry.run(&env, result, Ask::new(&env), work).await.is_ok() {
                     users.lock().count(second, 1);
                 }
@@ -413,7 +418,7 @@ impl Collapse {
         let retry = rule(Retry::builder(&env).timeout(SEC * 3)).build();
         let called = Arc::clone(&server);
         let ramp = |at: f64| 80.0 - 1.6 * (at - 25.0).abs();
-        let users = users(&mut sim, &retry, SEC * 75, SEC * 10, ramp, move || Arc::clone(&called).call());
+        let users = users(&mut sim, &retry, SEC * 75, SEC * 10, ramp, move |_| Arc::clone(&called).call());
         let successes = server.successes.lock().clone();
         Collapse { successes, users }
     }

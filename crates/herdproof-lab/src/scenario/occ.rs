@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     network::Network,
     report::{Arm, Check, Figure, Report, Source, millis},
     timeline::Timeline,
@@ -73,10 +74,10 @@ struct Published {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let means = WAYS.map(|(way, ..)| Mean::of(settings.seed, knobs, way));
+    let means = std::array::from_fn(|arm| Mean::of(settings.seed, knobs, WAYS[arm].0, &settings.tap(arm)));
     let [none, exponential, _, full, _] = &means;
     let larger = Knobs { clients: knobs.clients * 19 / 10, repetitions: LARGER, ..knobs };
-    let growth = GROWTH.map(|(way, _)| Mean::of(settings.seed, larger, way));
+    let growth = GROWTH.map(|(way, _)| Mean::of(settings.seed, larger, way, &Tap::default()));
     let summary = format!(
         "without backoff {} clients need {:.0} writes; with exponential backoff {:.0}, and the last is done after {:.1} s; with full \
          jitter {:.0}, and after {:.1} s.",
@@ -129,27 +130,29 @@ impl Row {
     }
 }
 
-fn contend(seed: u64, knobs: Knobs, way: Option<Jitter>) -> Row {
+fn contend(seed: u64, knobs: Knobs, way: Option<Jitter>, tap: &Tap) -> Row {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let row = Arc::new(Mutex::new(Row { version: 0, writes: Timeline::new(BIN), done: Vec::new(), capped: 0 }));
     for id in 0..knobs.clients {
-        env.spawn(client(env.scope(id), knobs, way, Arc::clone(&row))).detach();
+        env.spawn(client(env.scope(id), id, knobs, way, Arc::clone(&row), tap.clone())).detach();
     }
     sim.finish().expect("one write of those that were read together is in time");
     Arc::into_inner(row).expect("everybody is done").into_inner()
 }
 
-async fn client(env: Env, knobs: Knobs, way: Option<Jitter>, row: Arc<Mutex<Row>>) {
+async fn client(env: Env, id: u64, knobs: Knobs, way: Option<Jitter>, row: Arc<Mutex<Row>>, tap: Tap) {
     let network = Network { mean: knobs.trip, sd: knobs.trip_sd };
     let (trips, chance) = (env.rng("network"), env.rng("retry"));
     let mut delays = way.map(|jitter| knobs.backoff(jitter).delays());
-    loop {
+    for attempt in 0.. {
         network.trip(&env, &trips).await;
         let read = row.lock().version;
         network.trip(&env, &trips).await;
         let at = network.trip(&env, &trips).await;
         let is_written = row.lock().write(at, read);
+        let status = if is_written { 200 } else { 409 };
+        tap.note(&env, Caller::of(id, "/row").in_wave("retry", attempt), status);
         let now = network.trip(&env, &trips).await;
         if is_written {
             row.lock().done.push(now);
@@ -177,9 +180,15 @@ struct Mean {
 }
 
 impl Mean {
-    fn of(seed: u64, knobs: Knobs, way: Option<Jitter>) -> Mean {
+    /// Listened to is the first repetition.
+    fn of(seed: u64, knobs: Knobs, way: Option<Jitter>, tap: &Tap) -> Mean {
         let first = seed.wrapping_mul(knobs.repetitions);
-        let rows: Vec<Row> = (0..knobs.repetitions).map(|nth| contend(first.wrapping_add(nth), knobs, way)).collect();
+        let rows: Vec<Row> = (0..knobs.repetitions)
+            .map(|nth| {
+                let tap = if nth == 0 { tap } else { &Tap::default() };
+                contend(first.wrapping_add(nth), knobs, way, tap)
+            })
+            .collect();
         let mean = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
         let since_start = |at: &Tick| millis(*at - Tick::ZERO);
         Mean {
@@ -306,7 +315,7 @@ mod tests {
     #[test]
     fn everybody_writes_once_whatever_a_loser_does() {
         for (way, name, _) in WAYS {
-            let row = contend(7, Knobs { clients: 20, ..Knobs::of(&Settings::new(7)) }, way);
+            let row = contend(7, Knobs { clients: 20, ..Knobs::of(&Settings::new(7)) }, way, &Tap::default());
             assert_eq!((row.version, row.done.len()), (20, 20), "{name}");
         }
     }

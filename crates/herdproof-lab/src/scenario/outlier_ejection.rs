@@ -32,10 +32,11 @@ use herdproof::{
 };
 use parking_lot::Mutex;
 
-use super::Scenario;
+use super::{Scenario, away::Away};
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -111,8 +112,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let both = |way| [Trouble::One, Trouble::All].map(|trouble| herd(settings.seed, knobs, way, trouble));
-    let [never, in_step, bounded, ours] = [Way::Never, Way::InStep, Way::Bounded, Way::BoundedAndRamp].map(both);
+    // Listened to is the one that is sick.
+    let both = |arm, way| {
+        let herd = |trouble, tap| herd(settings.seed, knobs, way, trouble, tap);
+        [herd(Trouble::One, settings.tap(arm)), herd(Trouble::All, Tap::default())]
+    };
+    let (never, in_step) = (both(0, Way::Never), both(1, Way::InStep));
+    let (bounded, ours) = (both(2, Way::Bounded), both(3, Way::BoundedAndRamp));
     let summary = format!(
         "while one of ten is down {} calls fail without ejection and {} with ours. When it is back cold, ejecting in step fails {} \
          more and it {}; a random time {}; with slow start {}, and it has its share again after {:.0} s. When all are sick for \
@@ -320,11 +326,15 @@ impl Client {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble) -> Outcome {
+fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble, tap: Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let plan = Plan { line: knobs.line, ..Plan::new(knobs.warm, knobs.service_time) };
-    let backends: Vec<Service> = (0..BACKENDS).map(|_| Service::new(&env, "backend", SECOND, plan)).collect();
+    let backend = |which| {
+        let tap = if which == SICK { tap.clone() } else { Tap::default() };
+        Service::tapped(&env, "backend", SECOND, plan, tap)
+    };
+    let backends: Vec<Service> = (0..BACKENDS).map(backend).collect();
     let clients: Vec<Arc<Client>> =
         (0..knobs.clients).map(|id| Arc::new(Client::new(&env.scope(id), knobs, way))).collect();
     let served = Arc::new(AtomicU64::new(0));
@@ -334,6 +344,7 @@ fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble) -> Outcome {
     let after = if trouble == Trouble::One { AFTER_ONE } else { AFTER_ALL };
     let (users, who, whom, luck) = (env.rng("users"), env.rng("who"), env.rng("whom"), env.rng("luck"));
     let asked = Cell::new([0u64; 2]);
+    let mut away: Vec<Away> = clients.iter().map(|_| Away::default()).collect();
     let failed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     sim.run(poisson(
         &env,
@@ -342,9 +353,14 @@ fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble) -> Outcome {
         |_| knobs.demand,
         |_| {
             let ask = Ask::new(&env);
-            let client = Arc::clone(&clients[usize::try_from(who.below(knobs.clients)).unwrap_or_default()]);
+            let id = who.below(knobs.clients);
+            let client = Arc::clone(&clients[usize::try_from(id).unwrap_or_default()]);
             let unlucky = luck.chance(knobs.failing) && trouble == Trouble::All && phase(ask.at) == Some(0);
             let picked = client.pick(ask.at, &whom);
+            let away = &mut away[usize::try_from(id).unwrap_or_default()];
+            if client.weight(SICK, ask.at) <= 0.0 {
+                away.kept_away(ask.at);
+            }
             let phase = phase(ask.at);
             if let Some(phase) = phase {
                 let mut so_far = asked.get();
@@ -356,12 +372,14 @@ fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble) -> Outcome {
             };
             // Nobody is left to ask.
             let Some(which) = picked else { return count(&failed) };
+            let wave = if which == SICK { away.let_in(ask.at) } else { None };
+            let caller = Caller::of(id, "/").in_wave_if("ejection", wave);
             let call = client.enter(which, &ask);
             let (env, backend, failed) = (env.clone(), backends[which].clone(), Arc::clone(&failed));
             let served = (which == SICK).then(|| Arc::clone(&served));
             env.clone()
                 .spawn(async move {
-                    let answer = by(&env, Some(ask.at + knobs.timeout), backend.call()).await;
+                    let answer = by(&env, Some(ask.at + knobs.timeout), backend.call_from(caller)).await;
                     let worked = answer == Some(Ok(())) && !unlucky;
                     client.settle(which, call, worked, Span { from: ask.at, to: env.now() });
                     if worked {

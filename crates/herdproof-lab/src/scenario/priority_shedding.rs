@@ -20,6 +20,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -64,8 +65,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |remedy| herd(settings.seed, knobs, remedy);
-    let [none, line, cut] = [Remedy::None, Remedy::Priorities, Remedy::Cut].map(herd);
+    let herd = |arm, remedy| herd(settings.seed, knobs, remedy, &settings.tap(arm));
+    let (none, line, cut) = (herd(0, Remedy::None), herd(1, Remedy::Priorities), herd(2, Remedy::Cut));
     let summary = format!(
         "without priorities users get {:.1} % of their answers in the spike; with them {:.2} %, and prefetching {:.0} %. \
          The cut tells the others after {:.1} ms instead of {:.1}.",
@@ -114,7 +115,7 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, remedy: Remedy) -> Spike {
+fn herd(seed: u64, knobs: Knobs, remedy: Remedy, tap: &Tap) -> Spike {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service::new(&env, "service", BIN, knobs.service());
@@ -127,7 +128,8 @@ fn herd(seed: u64, knobs: Knobs, remedy: Remedy) -> Spike {
         served: Timeline::new(BIN),
     }));
     for (name, prefetch) in [("users", false), ("prefetch", true)] {
-        let server = Server { queue: queue.clone(), service: service.clone(), spike: Arc::clone(&spike), remedy };
+        let (queue, service, spike, tap) = (queue.clone(), service.clone(), Arc::clone(&spike), tap.clone());
+        let server = Server { queue, service, spike, remedy, tap };
         let env = env.clone();
         env.clone()
             .spawn(async move {
@@ -160,6 +162,7 @@ struct Server {
     service: Service,
     spike: Arc<Mutex<Spike>>,
     remedy: Remedy,
+    tap: Tap,
 }
 
 impl Server {
@@ -169,7 +172,10 @@ impl Server {
             ask = ask.priority(Priority::Sheddable);
         }
         let came = ask.at;
-        let answer = guard(&env, &self.queue, result, ask, || self.service.call()).await;
+        let path = if prefetch { "/prefetch" } else { "/play" };
+        let who = Caller::of(user, path).in_wave_if("burst", (prefetch && is_spike(came)).then_some(0));
+        let answer = guard(&env, &self.queue, result, ask, || self.service.call());
+        let answer = self.tap.door(&env, who, answer).await;
         let mut spike = self.spike.lock();
         if answer.is_ok() {
             spike.served.record(env.now());

@@ -21,6 +21,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Edge, Figure, Mark, Parameter, Report, Source, spell},
     timeline::Timeline,
 };
@@ -45,16 +46,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(settings: &Settings) -> Report {
-    let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let Knobs { services, blips, .. } = knobs;
+    let seed = settings.seed;
+    let Knobs { services, blips, .. } = Knobs::of(settings);
     let layers = i32::try_from(services).unwrap_or(i32::MAX);
-    let naive = Pair::run(seed, knobs, false, |rule, _, _| rule.without_budget());
+    let naive = Pair::run(settings, 0, false, |rule, _, _| rule.without_budget());
     let edge =
-        Pair::run(seed, knobs, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
-    let budget = Pair::run(seed, knobs, false, |rule, _, env| {
+        Pair::run(settings, 1, false, |rule, layer, _| rule.without_budget().attempts(if layer == 0 { 3 } else { 1 }));
+    let budget = Pair::run(settings, 2, false, |rule, _, env| {
         rule.budget(&Budget::builder(env).floor(0.0).without_circuit().build())
     });
-    let ours = Pair::run(seed, knobs, true, |rule, _, _| rule);
+    let ours = Pair::run(settings, 3, true, |rule, _, _| rule);
     let third = 1.1f64.powi(layers);
     let checks = vec![
         Check::equal(
@@ -163,6 +164,7 @@ struct Origin {
     env: Env,
     rng: Rng,
     failing: f64,
+    tap: Tap,
     seen: Mutex<(Vec<u64>, Timeline)>,
 }
 
@@ -177,7 +179,12 @@ struct Sorry {
 
 impl Layer {
     /// Boxed, since the next service does the same.
-    fn call(self: Arc<Self>, told: Headers) -> Pin<Box<dyn Future<Output = Result<(), Sorry>> + Send>> {
+    fn call(
+        self: Arc<Self>,
+        user: Caller,
+        tries: u32,
+        told: Headers,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Sorry>> + Send>> {
         Box::pin(async move {
             self.origin.seen.lock().0[self.number] += 1;
             let mut ask = Ask::new(&self.env);
@@ -185,18 +192,20 @@ impl Layer {
                 let value = |name| told.iter().find(|(told, _)| *told == name).map(|(_, value)| value.as_bytes());
                 ask = wire::read(ask, value).expect("services write what can be read");
             }
-            let answer = self.retry.run(&self.env, result, ask, async |ask| self.pass_on(ask).await).await;
+            let answer = self.retry.run(&self.env, result, ask, async |ask| self.pass_on(user, tries, ask).await).await;
             answer.map_err(|gave_up| Sorry { no_retry: gave_up.no_retry().then_some(wire::OVERLOADED) })
         })
     }
 
-    async fn pass_on(&self, ask: Ask) -> Result<(), Failure<Sorry>> {
+    /// `tries` are those that were in vain before, at all services.
+    async fn pass_on(&self, user: Caller, tries: u32, ask: Ask) -> Result<(), Failure<Sorry>> {
+        let tries = tries + u32::from(ask.attempt);
         let answer = match &self.next {
-            None => self.origin.call().await,
+            None => self.origin.call(user.trying(tries)).await,
             Some(next) => {
                 let mut headers = Headers::new();
                 wire::write(&ask, ask.at, |name, value| headers.push((name, value.to_string())));
-                Arc::clone(next).call(headers).await
+                Arc::clone(next).call(user, tries, headers).await
             }
         };
         answer.map_err(|sorry| match sorry.no_retry {
@@ -207,14 +216,17 @@ impl Layer {
 }
 
 impl Origin {
-    async fn call(&self) -> Result<(), Sorry> {
+    async fn call(&self, caller: Caller) -> Result<(), Sorry> {
+        let request = self.tap.begin(&self.env, caller);
         {
             let mut seen = self.seen.lock();
             seen.1.record(self.env.now());
             *seen.0.last_mut().expect("the origin is the last") += 1;
         }
         self.env.sleep(Duration::from_millis(1)).await;
-        if self.rng.chance(self.failing) { Err(Sorry { no_retry: None }) } else { Ok(()) }
+        let fails = self.rng.chance(self.failing);
+        request.end(if fails { 503 } else { 200 });
+        if fails { Err(Sorry { no_retry: None }) } else { Ok(()) }
     }
 }
 
@@ -223,6 +235,7 @@ impl Chain {
         seed: u64,
         knobs: Knobs,
         failing: f64,
+        tap: Tap,
         headers: bool,
         rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder,
     ) -> Chain {
@@ -233,6 +246,7 @@ impl Chain {
             env: env.clone(),
             rng: env.rng("origin"),
             failing,
+            tap,
             seen: Mutex::new((calls, Timeline::new(BIN))),
         });
         let mut first: Option<Arc<Layer>> = None;
@@ -245,9 +259,10 @@ impl Chain {
         }
         let edge = first.expect("there are layers");
         let served = Arc::new(Mutex::new(0));
-        let arrive = |_| {
-            let (edge, served) = (Arc::clone(&edge), Arc::clone(&served));
-            env.spawn(async move { *served.lock() += u64::from(edge.call(Headers::new()).await.is_ok()) }).detach();
+        let arrive = |user| {
+            let (edge, served, user) = (Arc::clone(&edge), Arc::clone(&served), Caller::of(user, "/"));
+            env.spawn(async move { *served.lock() += u64::from(edge.call(user, 0, Headers::new()).await.is_ok()) })
+                .detach();
         };
         sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, arrive));
         sim.finish().expect("every call ends");
@@ -281,15 +296,17 @@ impl Chain {
 }
 
 impl Pair {
+    /// Listened to is the outage.
     fn run(
-        seed: u64,
-        knobs: Knobs,
+        settings: &Settings,
+        arm: usize,
         headers: bool,
         rule: impl Fn(RetryBuilder, u64, &Env) -> RetryBuilder + Copy,
     ) -> Pair {
+        let (seed, knobs) = (settings.seed, Knobs::of(settings));
         Pair {
-            down: Chain::run(seed, knobs, 1.0, headers, rule),
-            blips: Chain::run(seed, knobs, knobs.blips, headers, rule),
+            down: Chain::run(seed, knobs, 1.0, settings.tap(arm), headers, rule),
+            blips: Chain::run(seed, knobs, knobs.blips, Tap::default(), headers, rule),
         }
     }
 

@@ -157,10 +157,8 @@ fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryB
             .spawn(async move {
                 let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + knobs.timeout);
                 let call = async |ask: Ask| {
-                    let caller = Caller::of(id, "/");
-                    // Who came by itself is part of the herd once it tries again.
-                    let is_herd = in_crowd || ask.attempt > 0;
-                    let caller = if is_herd { caller.in_wave("retry", ask.attempt.into()) } else { caller };
+                    let caller = Caller::of(id, "/").trying(ask.attempt);
+                    let caller = if in_crowd { caller.in_wave("retry", ask.attempt.into()) } else { caller };
                     service.call_from(caller).await.map_err(Failure::Failed)
                 };
                 if retry.run(&env, sort, ask, call).await.is_err() {

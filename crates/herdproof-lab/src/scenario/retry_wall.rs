@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter};
+use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter, env::Rng};
 
 use super::Scenario;
 use crate::{
@@ -42,17 +42,24 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, jitter| herd(settings.seed, knobs, jitter, settings.tap(arm));
-    let (naive, backoff, jitter) = (herd(0, None), herd(1, Some(Jitter::None)), herd(2, Some(Jitter::Full)));
-    let checks = if settings.is_bare() { Vec::new() } else { checks(knobs, &naive, &backoff, &jitter) };
+    let herd = |arm, way| herd(settings.seed, knobs, way, settings.tap(arm));
+    let (naive, backoff, jitter) = (herd(0, Way::AtOnce), herd(1, Way::Backoff), herd(2, Way::FullJitter));
+    let alike = herd(3, Way::OneSeed);
+    let checks = if settings.is_bare() {
+        Vec::new()
+    } else {
+        [checks(knobs, &naive, &backoff, &jitter), autopsies(settings.seed, knobs, &backoff, &jitter, &alike)].concat()
+    };
     let worst = |herd: &Herd| herd.peak_after_first();
     let summary = format!(
-        "all three make {} calls. Backoff alone turns one wall of {} into spikes of {}; full jitter leaves the first \
-         instant as it is, and after that never has more than {} calls in one millisecond.",
+        "all make {} calls. Backoff alone turns one wall of {} into spikes of {}; full jitter leaves the first \
+         instant as it is, and after that never has more than {} calls in one millisecond; with one seed for all clients it is \
+         {} again.",
         jitter.origin.calls(),
         naive.origin.timeline().peak(),
         worst(&backoff),
         worst(&jitter),
+        worst(&alike),
     );
     Report {
         scenario: "retry-wall",
@@ -60,9 +67,10 @@ fn run(settings: &Settings) -> Report {
         parameters: vec![Parameter::new("origin", "down")],
         span: knobs.longest(),
         arms: vec![
-            naive.arm("naive", knobs),
-            backoff.arm("backoff", knobs),
-            jitter.arm("backoff + full jitter", knobs),
+            naive.arm("naive", knobs).sample("C1"),
+            backoff.arm("backoff", knobs).sample("C1"),
+            jitter.arm("backoff + full jitter", knobs).sample("C1"),
+            alike.arm("full jitter, one seed for all", knobs).sample("C9"),
         ],
         checks,
         summary,
@@ -77,6 +85,26 @@ impl Knobs {
     }
 }
 
+/// How clients wait between two attempts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    AtOnce,
+    Backoff,
+    FullJitter,
+    /// The sample takes its chance from a generator with a seed, and every client begins with the same.
+    OneSeed,
+}
+
+impl Way {
+    fn jitter(self) -> Option<Jitter> {
+        match self {
+            Way::AtOnce => None,
+            Way::Backoff => Some(Jitter::None),
+            Way::FullJitter | Way::OneSeed => Some(Jitter::Full),
+        }
+    }
+}
+
 /// What a herd did.
 struct Herd {
     origin: Origin,
@@ -86,12 +114,17 @@ struct Herd {
     waited: Duration,
 }
 
-fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>, tap: Tap) -> Herd {
+fn herd(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Herd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let origin = Origin::down(&env, MS).tapped(tap);
     let clients: Vec<_> = (0..knobs.clients)
-        .map(|id| env.spawn_named(format!("client {id}"), client(env.scope(id), id, origin.clone(), knobs, jitter)))
+        .map(|id| {
+            let of_its_own = env.scope(id);
+            let chance = if way == Way::OneSeed { Sim::new(seed).env() } else { of_its_own.clone() }.rng("retry");
+            let client = client(of_its_own, id, origin.clone(), knobs, way.jitter(), chance);
+            env.spawn_named(format!("client {id}"), client)
+        })
         .collect();
     let waited = sim.run(async {
         let mut waited = Duration::ZERO;
@@ -104,8 +137,7 @@ fn herd(seed: u64, knobs: Knobs, jitter: Option<Jitter>, tap: Tap) -> Herd {
 }
 
 /// Tries until its attempts are used up; gives the time it spent waiting.
-async fn client(env: Env, id: u64, origin: Origin, knobs: Knobs, jitter: Option<Jitter>) -> Duration {
-    let rng = env.rng("retry");
+async fn client(env: Env, id: u64, origin: Origin, knobs: Knobs, jitter: Option<Jitter>, rng: Rng) -> Duration {
     let mut delays =
         jitter.map(|jitter| Backoff::exponential(knobs.base_delay).cap(Duration::MAX).jitter(jitter).delays());
     let mut waited = Duration::ZERO;
@@ -152,9 +184,8 @@ fn checks(knobs: Knobs, naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Chec
     // Attempt k is after delays of the base, twice the base and so on.
     let at = |attempt: u32| usize::try_from((base_delay * ((1 << attempt) - 1)).as_millis()).unwrap_or(usize::MAX);
     let tiers: Vec<_> = (0..attempts).map(|attempt| (at(attempt), clients)).collect();
-    let herds: Vec<Herd> = (0..SEEDS)
-        .map(|seed| herd(seed, Knobs::of(&Settings::new(seed)), Some(Jitter::Full), Tap::default()))
-        .collect();
+    let herds: Vec<Herd> =
+        (0..SEEDS).map(|seed| herd(seed, Knobs::of(&Settings::new(seed)), Way::FullJitter, Tap::default())).collect();
     let inside = herds.iter().filter(|herd| (250.0..=287.0).contains(&millis(herd.end))).count();
     let mean = herds.iter().map(|herd| millis(herd.waited)).sum::<f64>() / (SEEDS * 100) as f64;
     // A client's wait is a sum of independent uniform delays up to 10, 20, 40, 80 and 160 ms: 155 ms, variance 2841.7.
@@ -198,13 +229,44 @@ fn checks(knobs: Knobs, naive: &Herd, backoff: &Herd, jitter: &Herd) -> Vec<Chec
     ]
 }
 
+/// What is wrong with the samples, and what is not.
+fn autopsies(seed: u64, knobs: Knobs, backoff: &Herd, jitter: &Herd, alike: &Herd) -> Vec<Check> {
+    let Knobs { clients, attempts, base_delay } = knobs;
+    let last = backoff.origin.timeline().occupied().last().map_or(0, |(bin, _)| bin);
+    let last = MS * u32::try_from(last).unwrap_or(u32::MAX);
+    let again = herd(seed, knobs, Way::FullJitter, Tap::default());
+    vec![
+        Check::equal(
+            Source::Article,
+            "backoff, as in the sample: everybody waits after the last attempt too, for nothing (last call, end)",
+            &(base_delay * ((1 << (attempts - 1)) - 1), base_delay * ((1 << attempts) - 1)),
+            &(last, backoff.end),
+        )
+        .cites("C1"),
+        Check::equal(
+            Source::Article,
+            "full jitter, a seed for each: the same seed gives the same delays",
+            &(jitter.end, jitter.waited),
+            &(again.end, again.waited),
+        )
+        .cites("C9"),
+        Check::at_least(
+            Source::Formula,
+            "... one seed for all: everybody draws the same, and nobody is ever alone (the least in a millisecond that has any)",
+            clients as f64,
+            alike.origin.timeline().occupied().map(|(_, calls)| calls).min().unwrap_or(0) as f64,
+        )
+        .cites("C9"),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn clients_of_one_seed_do_not_wait_alike() {
-        let jitter = herd(1, Knobs::of(&Settings::new(1)), Some(Jitter::Full), Tap::default());
+        let jitter = herd(1, Knobs::of(&Settings::new(1)), Way::FullJitter, Tap::default());
         assert!(jitter.origin.timeline().occupied().count() > 100);
     }
 }

@@ -9,6 +9,7 @@ use herdproof::{
 use parking_lot::Mutex;
 
 use crate::{
+    log::{Caller, Tap},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
 };
@@ -24,8 +25,9 @@ pub(super) struct Store {
 
 impl Store {
     /// So many nodes, which note when they were asked for one key in particular.
-    pub(super) fn new(env: &Env, bin: Duration, nodes: u64, plan: Plan, watched: u64) -> Store {
-        let nodes = (0..nodes.max(1)).map(|id| Service::new(&env.scope(id), "node", bin, plan)).collect();
+    pub(super) fn new(env: &Env, bin: Duration, nodes: u64, plan: Plan, watched: u64, tap: &Tap) -> Store {
+        let nodes =
+            (0..nodes.max(1)).map(|id| Service::tapped(&env.scope(id), "node", bin, plan, tap.clone())).collect();
         let seen = Arc::new(Mutex::new(Timeline::new(bin)));
         Store { env: env.clone(), nodes: Arc::new(nodes), watched, seen }
     }
@@ -44,28 +46,31 @@ impl Store {
         usize::try_from(key % self.nodes.len() as u64).unwrap_or(0)
     }
 
-    /// Asks a node for a key.
-    pub(super) async fn ask(&self, key: u64, node: usize) -> Result<(), Unserved> {
-        if key == self.watched {
+    /// A server asks a node for a key.
+    pub(super) async fn ask(&self, server: u64, key: u64, node: usize) -> Result<(), Unserved> {
+        let is_watched = key == self.watched;
+        if is_watched {
             self.seen.lock().record(self.env.now());
         }
-        self.nodes[node].call().await
+        let caller = Caller::of(server, "/key").item(key).in_wave_if("hot-key", is_watched.then_some(0));
+        self.nodes[node].call_from(caller).await
     }
 
-    /// The store as a second tier, with what is in it: every question is one to the node that has the key.
-    pub(super) fn tier(&self, tier: SharedTier<u64, Tick>) -> Sharded {
-        Sharded { tier, store: self.clone() }
+    /// The store as a server's second tier, with what is in it: every question is one to the node that has the key.
+    pub(super) fn tier(&self, server: u64, tier: SharedTier<u64, Tick>) -> Sharded {
+        Sharded { server, tier, store: self.clone() }
     }
 }
 
 pub(super) struct Sharded {
+    server: u64,
     tier: SharedTier<u64, Tick>,
     store: Store,
 }
 
 impl Tier<u64, Tick> for Sharded {
     async fn lookup(&self, key: &u64, want: Want) -> Result<Lookup<Tick>, TierError> {
-        let answered = self.store.ask(*key, self.store.place(*key)).await;
+        let answered = self.store.ask(self.server, *key, self.store.place(*key)).await;
         answered.map_err(|_| TierError::Refused("its line is full".into()))?;
         self.tier.lookup(key, want).await
     }

@@ -26,6 +26,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -77,12 +78,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |advice, watched| herd(settings.seed, knobs, advice, watched);
-    let fixed = herd(Advice::Fixed, HOPELESS);
-    let whole = herd(Advice::WholeSeconds, HOPELESS);
-    let millis = herd(Advice::Millis, END);
-    let client = herd(Advice::Client, END);
-    let ours = herd(Advice::Appointment, END);
+    let herd = |arm, advice, watched| herd(settings.seed, knobs, advice, watched, settings.tap(arm));
+    let fixed = herd(0, Advice::Fixed, HOPELESS);
+    let whole = herd(1, Advice::WholeSeconds, HOPELESS);
+    let millis = herd(2, Advice::Millis, END);
+    let client = herd(3, Advice::Client, END);
+    let ours = herd(4, Advice::Appointment, END);
     let summary = format!(
         "told \"5 seconds\", {} clients send {:.0} requests for each that is served; with an appointment {:.2}, and \
          never more than {:.1} times what the server has to spare.",
@@ -134,7 +135,7 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration) -> Crowd {
+fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration, tap: Tap) -> Crowd {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let end = BURST + watched;
@@ -144,6 +145,7 @@ fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration) -> Crowd {
         advice,
         rng: Arc::new(env.rng("advice")),
         end,
+        tap,
     };
     let crowd = Arc::new(Mutex::new(Crowd {
         headroom: knobs.headroom(),
@@ -155,7 +157,7 @@ fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration) -> Crowd {
         let (client, server, crowd) = (env.scope(id), server.clone(), Arc::clone(&crowd));
         env.spawn(async move {
             client.sleep_until(BURST).await;
-            server.client(client, Some(&crowd)).await;
+            server.client(client, id, Some(&crowd)).await;
         })
         .detach();
     }
@@ -164,7 +166,7 @@ fn herd(seed: u64, knobs: Knobs, advice: Advice, watched: Duration) -> Crowd {
         let rng = usual.rng("usual");
         let arrive = |id| {
             let (client, server) = (usual.scope(knobs.crowd + id), server.clone());
-            usual.spawn(async move { server.client(client, None).await }).detach();
+            usual.spawn(async move { server.client(client, knobs.crowd + id, None).await }).detach();
         };
         poisson(&usual, &rng, end, |_| knobs.usual, arrive).await;
     })
@@ -181,19 +183,23 @@ struct Server {
     advice: Advice,
     rng: Arc<Rng>,
     end: Tick,
+    tap: Tap,
 }
 
 impl Server {
     /// A client that comes back as it is told until it is served.
-    async fn client(&self, env: Env, crowd: Option<&Mutex<Crowd>>) {
+    async fn client(&self, env: Env, id: u64, crowd: Option<&Mutex<Crowd>>) {
         let rng = env.rng("client");
         let mut delays = Backoff::exponential(BASE).delays();
         for attempt in 0.. {
             let ask = Ask::new(&env).attempt(attempt);
+            let mut who = Caller::of(id, "/").trying(attempt);
             if let Some(crowd) = crowd {
                 crowd.lock().sent.record(ask.at);
+                who = Caller::of(id, "/crowd").in_wave("retry", attempt.into());
             }
-            let refusal = match guard(&env, &self.queue, result, ask, || self.service.call()).await {
+            let answer = guard(&env, &self.queue, result, ask, || self.service.call());
+            let refusal = match self.tap.door(&env, who, answer).await {
                 Err(Halt::Refused(refusal)) => refusal,
                 answer => {
                     answer.expect("the service serves whom the queue lets in");

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Check, Report, Source, say},
     slowdown::Slowdown,
@@ -41,8 +42,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let Knobs { hasty, load, deadline } = knobs;
-    let patient = herd(settings.seed, knobs, false);
-    let own = herd(settings.seed, knobs, true);
+    let patient = herd(settings.seed, knobs, false, settings.tap(0));
+    let own = herd(settings.seed, knobs, true, settings.tap(1));
     let landed = |callers: &Callers<u64>| callers.got.iter().filter(|got| got.result.is_ok()).count() as u64;
     let checks = vec![
         Check::equal(
@@ -76,7 +77,7 @@ fn run(settings: &Settings) -> Report {
     Report {
         scenario: "slow-leader",
         seed: settings.seed,
-        arms: vec![patient.arm("everybody waits"), own.arm("own deadlines")],
+        arms: vec![patient.arm("everybody waits"), own.arm("own deadlines").sample("C5")],
         span: load,
         checks,
         summary,
@@ -85,17 +86,18 @@ fn run(settings: &Settings) -> Report {
 }
 
 /// The leader is among those in a hurry; the last to come is not.
-fn herd(seed: u64, knobs: Knobs, deadlines: bool) -> Callers<u64> {
+fn herd(seed: u64, knobs: Knobs, deadlines: bool, tap: Tap) -> Callers<u64> {
     let Knobs { hasty, load, deadline } = knobs;
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let origin = Origin::up(&env, BIN, Slowdown::alone(load));
+    let origin = Origin::up(&env, BIN, Slowdown::alone(load)).tapped(tap);
     let group: Group<&str, u64, Down> = Group::new(&env);
     let tasks = (0..=hasty)
         .map(|id| {
             let (origin, group, clock) = (origin.clone(), group.clone(), env.clone());
             let call = async move {
-                let mut flight = group.run("key", || async move { origin.call().await });
+                let caller = Caller::of(id, "/key").in_wave("ttl", 0);
+                let mut flight = group.run("key", || async move { origin.call_from(caller).await });
                 if deadlines && id < hasty {
                     flight = flight.by(clock.now() + deadline);
                 }

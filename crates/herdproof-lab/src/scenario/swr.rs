@@ -33,6 +33,7 @@ use super::{
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Report, Source, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
@@ -63,11 +64,12 @@ enum Sample {
     StaleForEver,
 }
 
-const SAMPLES: [(Sample, &str); 4] = [
-    (Sample::EachReader, "each reader refreshes"),
-    (Sample::FlagLeftSet, "the flag is left set"),
-    (Sample::TiedToRequest, "tied to the request"),
-    (Sample::StaleForEver, "stale for ever"),
+/// With what they are called in the articles, as far as they are from there.
+const SAMPLES: [(Sample, &str, &[&str]); 4] = [
+    (Sample::EachReader, "each reader refreshes", &["C10", "C13"]),
+    (Sample::FlagLeftSet, "the flag is left set", &["C13"]),
+    (Sample::TiedToRequest, "tied to the request", &[]),
+    (Sample::StaleForEver, "stale for ever", &[]),
 ];
 
 knobs! {
@@ -90,14 +92,15 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let samples =
-        SAMPLES.map(|(sample, _)| Run::new(seed, knobs, knobs.readers, END, true, |world| world.sample(sample)));
+    let trial = |arm| Trial { rate: knobs.readers, end: END, outage: true, tap: settings.tap(arm) };
+    let samples: [Run; 4] =
+        std::array::from_fn(|arm| Run::new(seed, knobs, trial(arm), |world| world.sample(SAMPLES[arm].0)));
     // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
     let rule = Policy::new(knobs.soft).early(0.0).jitter(0.0).grace(knobs.grace).failed(SEC / 2);
-    let cached = |policy: &Policy| Run::new(seed, knobs, knobs.readers, END, true, |world| world.cache(policy.clone()));
-    let cache = cached(&rule);
-    let longer = cached(&rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));
-    let calm = |policy: Policy| Run::new(seed, knobs, HERD, CALM, false, |world| world.cache(policy.clone()));
+    let cached = |arm, policy: &Policy| Run::new(seed, knobs, trial(arm), |world| world.cache(policy.clone()));
+    let cache = cached(SAMPLES.len(), &rule);
+    let longer = cached(SAMPLES.len() + 1, &rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));
+    let calm = |policy: Policy| Run::new(seed, knobs, Trial::calm(HERD, CALM), |world| world.cache(policy.clone()));
     let grace = calm(Policy::strict(knobs.soft).grace(knobs.grace));
     let strict = calm(Policy::strict(knobs.soft));
     let mut checks = autopsies(knobs, &samples);
@@ -117,7 +120,11 @@ fn run(settings: &Settings) -> Report {
         longer.reads.all().served(),
         longer.reads.all().len(),
     );
-    let mut arms: Vec<Arm> = SAMPLES.into_iter().zip(&samples).map(|((_, name), run)| run.arm(name)).collect();
+    let mut arms: Vec<Arm> = SAMPLES
+        .into_iter()
+        .zip(&samples)
+        .map(|((_, name, cited), run)| Arm { samples: cited.to_vec(), ..run.arm(name) })
+        .collect();
     arms.push(cache.arm("cache"));
     arms.push(longer.arm("cache, on_error 60 s"));
     Report {
@@ -172,6 +179,13 @@ fn autopsies(knobs: Knobs, [each, flag, tied, for_ever]: &[Run; 4]) -> Vec<Check
         )
         .cites("C10")
         .cites("C13"),
+        Check::equal(
+            Source::Article,
+            "each reader: at the cold start nobody asks whether somebody loads, so all load who come until the first has",
+            &each.reads.between(Duration::ZERO, knobs.cold()).waited(),
+            &each.calls_between(Duration::ZERO, knobs.cold()),
+        )
+        .cites("C10"),
         Check::at_least(
             Source::Article,
             "flag left set: from the failure on, values live to their hard end (s)",
@@ -265,7 +279,7 @@ fn boundaries(knobs: Knobs, grace: &Run, strict: &Run) -> Vec<Check> {
 fn at_the_edge(seed: u64, knobs: Knobs) -> Vec<Check> {
     let end = knobs.soft * 2;
     let refreshes =
-        |way: &dyn Fn(&World) -> Get| Run::new(seed, knobs, EDGE, end, false, way).calls_between(knobs.soft, end);
+        |way: &dyn Fn(&World) -> Get| Run::new(seed, knobs, Trial::calm(EDGE, end), way).calls_between(knobs.soft, end);
     let each = refreshes(&|world| world.sample(Sample::EachReader));
     let one = refreshes(&|world| world.cache(Policy::strict(knobs.soft).grace(EDGE_GRACE)));
     let herd = 1.0 + EDGE * knobs.load.as_secs_f64();
@@ -293,6 +307,20 @@ struct Run {
     reads: Reads,
 }
 
+/// How many read, for how long, whether the origin is down in the middle, and who listens.
+struct Trial {
+    rate: f64,
+    end: Duration,
+    outage: bool,
+    tap: Tap,
+}
+
+impl Trial {
+    fn calm(rate: f64, end: Duration) -> Trial {
+        Trial { rate, end, outage: false, tap: Tap::default() }
+    }
+}
+
 /// Where one run takes place.
 struct World {
     knobs: Knobs,
@@ -301,17 +329,18 @@ struct World {
 }
 
 /// One way to get the value.
-type Get = Box<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<Tick, ()>> + Send>>>;
+type Get = Box<dyn Fn(u64) -> std::pin::Pin<Box<dyn Future<Output = Result<Tick, ()>> + Send>>>;
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, rate: f64, end: Duration, outage: bool, way: impl Fn(&World) -> Get) -> Run {
+    fn new(seed: u64, knobs: Knobs, trial: Trial, way: impl Fn(&World) -> Get) -> Run {
+        let Trial { rate, end, outage, tap } = trial;
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let service = Service::new(&env, "origin", BIN, Plan::new(usize::MAX, knobs.load));
+        let service = Service::tapped(&env, "origin", BIN, Plan::new(usize::MAX, knobs.load), tap);
         let get = way(&World { knobs, env: env.clone(), service: service.clone() });
         let reads = Reads::default();
-        let read = |_| {
-            let (clock, reads, got) = (env.clone(), reads.clone(), get());
+        let read = |id| {
+            let (clock, reads, got) = (env.clone(), reads.clone(), get(id));
             env.spawn(async move { reads.read(&clock, got).await }).detach();
         };
         let wasted = Arc::new(Mutex::new(0));
@@ -367,11 +396,13 @@ impl Run {
 }
 
 impl World {
-    fn load(&self) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
-        let World { env, service, .. } = self;
-        let (env, service) = (env.clone(), service.clone());
+    /// A load by this reader, in a wave with those of the same time to live.
+    fn load(&self, id: u64) -> impl Future<Output = Result<Tick, Unserved>> + Send + use<> {
+        let World { env, service, knobs } = self;
+        let (env, service, soft) = (env.clone(), service.clone(), knobs.soft);
         async move {
-            service.call().await?;
+            let wave = u32::try_from((env.now() - Tick::ZERO).as_nanos() / soft.as_nanos()).unwrap_or(u32::MAX);
+            service.call_from(Caller::of(id, "/key").in_wave("ttl", wave)).await?;
             Ok(env.now())
         }
     }
@@ -379,8 +410,8 @@ impl World {
     fn cache(&self, policy: Policy) -> Get {
         let cache: Cache<&str, Tick, Unserved> = Cache::builder(&self.env).policy(policy).build();
         let world = World { knobs: self.knobs, env: self.env.clone(), service: self.service.clone() };
-        Box::new(move || {
-            let get = cache.get(&"key", || world.load());
+        Box::new(move |id| {
+            let get = cache.get(&"key", || world.load(id));
             Box::pin(async move { get.await.map(|got| got.value).map_err(|_| ()) })
         })
     }
@@ -388,7 +419,7 @@ impl World {
     fn sample(&self, sample: Sample) -> Get {
         let world = World { knobs: self.knobs, env: self.env.clone(), service: self.service.clone() };
         let autopsy = Arc::new(Autopsy { sample, world, kept: Mutex::new(None), refreshing: AtomicBool::new(false) });
-        Box::new(move || Box::pin(Arc::clone(&autopsy).get()))
+        Box::new(move |id| Box::pin(Arc::clone(&autopsy).get(id)))
     }
 }
 
@@ -401,13 +432,13 @@ struct Autopsy {
 }
 
 impl Autopsy {
-    async fn get(self: Arc<Self>) -> Result<Tick, ()> {
+    async fn get(self: Arc<Self>, id: u64) -> Result<Tick, ()> {
         let kept = *self.kept.lock();
         if let Some(loaded) = kept {
             let age = self.world.env.now() - loaded;
             let knobs = self.world.knobs;
             if age >= knobs.soft && (age < knobs.hard() || self.sample == Sample::StaleForEver) {
-                self.refresh();
+                self.refresh(id);
                 return Ok(loaded);
             }
             if age < knobs.soft {
@@ -415,16 +446,16 @@ impl Autopsy {
             }
         }
         // Nobody asks whether somebody else is doing the same.
-        self.load().await.map_err(|_| ())
+        self.load(id).await.map_err(|_| ())
     }
 
-    async fn load(&self) -> Result<Tick, Unserved> {
-        let loaded = self.world.load().await?;
+    async fn load(&self, id: u64) -> Result<Tick, Unserved> {
+        let loaded = self.world.load(id).await?;
         *self.kept.lock() = Some(loaded);
         Ok(loaded)
     }
 
-    fn refresh(self: &Arc<Self>) {
+    fn refresh(self: &Arc<Self>, id: u64) {
         let autopsy = Arc::clone(self);
         let env = self.world.env.clone();
         if self.sample != Sample::EachReader && self.refreshing.swap(true, Ordering::Relaxed) {
@@ -433,18 +464,18 @@ impl Autopsy {
         let refresh = async move {
             match autopsy.sample {
                 // What becomes of it is nobody's business: that is the sample.
-                Sample::EachReader => _ = autopsy.load().await,
+                Sample::EachReader => _ = autopsy.load(id).await,
                 Sample::FlagLeftSet => {
-                    autopsy.load().await?;
+                    autopsy.load(id).await?;
                     autopsy.refreshing.store(false, Ordering::Relaxed);
                 }
                 Sample::TiedToRequest => {
                     let closed = env.now() + CLOSED;
-                    _ = by(&env, Some(closed), autopsy.load()).await;
+                    _ = by(&env, Some(closed), autopsy.load(id)).await;
                     autopsy.refreshing.store(false, Ordering::Relaxed);
                 }
                 Sample::StaleForEver => {
-                    _ = autopsy.load().await;
+                    _ = autopsy.load(id).await;
                     autopsy.refreshing.store(false, Ordering::Relaxed);
                 }
             }

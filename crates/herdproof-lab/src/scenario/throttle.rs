@@ -19,6 +19,7 @@ use super::Scenario;
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     service::{Plan, Service},
     timeline::Timeline,
@@ -64,12 +65,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |setting| herd(settings.seed, knobs, setting);
+    let herd = |arm, setting| herd(settings.seed, knobs, setting, settings.tap(arm));
     let usual = Setting { most: 0.9, window: SECOND * 120 };
-    let naive = herd(None);
-    let uncapped = herd(Some(Setting { most: 1.0, ..usual }));
-    let capped = herd(Some(usual));
-    let short = herd(Some(Setting { window: SECOND * 30, ..usual }));
+    let naive = herd(0, None);
+    let uncapped = herd(1, Some(Setting { most: 1.0, ..usual }));
+    let capped = herd(2, Some(usual));
+    let short = herd(3, Some(Setting { window: SECOND * 30, ..usual }));
     let seconds = |outcome: &Outcome| outcome.recovered().as_secs_f64();
     let checks = vec![
         Check::within(
@@ -132,8 +133,8 @@ fn run(settings: &Settings) -> Report {
         arms: vec![
             naive.arm("no throttle"),
             uncapped.arm("throttle, no cap"),
-            capped.arm("throttle"),
-            short.arm("throttle, 30 s window"),
+            capped.arm("throttle, capped"),
+            short.arm("throttle, capped, 30 s window"),
         ],
         span: Duration::ZERO,
         marks: vec![
@@ -157,10 +158,10 @@ impl Knobs {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, setting: Option<Setting>) -> Outcome {
+fn herd(seed: u64, knobs: Knobs, setting: Option<Setting>, tap: Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
-    let service = Service::new(&env, "origin", SECOND, knobs.overloaded());
+    let service = Service::tapped(&env, "origin", SECOND, knobs.overloaded(), tap);
     let (clock, origin) = (env.clone(), service.clone());
     env.spawn(async move {
         clock.sleep_until(Tick::ZERO + SECOND * OUT).await;
@@ -181,12 +182,13 @@ fn herd(seed: u64, knobs: Knobs, setting: Option<Setting>) -> Outcome {
         Tick::ZERO + SECOND * END,
         |_| knobs.demand,
         |_| {
-            let throttle = &throttles[usize::try_from(who.below(knobs.clients)).unwrap_or(0)];
+            let id = who.below(knobs.clients);
+            let throttle = &throttles[usize::try_from(id).unwrap_or(0)];
             let ask = Ask::new(&env);
             if let Ok(permit) = throttle.try_enter(&ask) {
                 let (clock, service) = (env.clone(), service.clone());
                 env.spawn(async move {
-                    let verdict = match service.call().await {
+                    let verdict = match service.call_from(Caller::of(id, "/")).await {
                         Ok(()) => Verdict::Ok,
                         Err(_) => Verdict::Overload { after: None },
                     };

@@ -148,18 +148,22 @@ fn run(settings: &Settings) -> Report {
         shared.calls.len(),
         servers = if knobs.servers == 1_000 { "a thousand".to_owned() } else { knobs.servers.to_string() },
     );
+    let keys_name = match knobs.servers {
+        1_000 => ["a thousand keys", "a thousand keys, with jitter"],
+        _ => ["as many keys", "as many keys, with jitter"],
+    };
     Report {
         scenario: "ttl-jitter",
         seed: settings.seed,
         parameters: vec![Parameter::new("reads", "one a second by each server, or of each key")],
         arms: vec![
             each[0].arm("each server its cache"),
-            each[1].arm("... with jitter"),
-            keys[0].arm(if knobs.servers == 1_000 { "a thousand keys" } else { "as many keys" }),
-            keys[1].arm("... with jitter"),
+            each[1].arm("each server, with jitter"),
+            keys[0].arm(keys_name[0]),
+            keys[1].arm(keys_name[1]),
             naive[0].arm("one shared key"),
-            naive[1].arm("... with jitter"),
-            shared.arm("... through the cache"),
+            naive[1].arm("one shared key, with jitter"),
+            shared.arm("one shared key, through the cache"),
         ],
         span: knobs.ttl + knobs.load * 2,
         marks: vec![Mark { at: knobs.load + knobs.ttl, what: "the time to live is over" }],

@@ -42,6 +42,7 @@ use super::{
 };
 use crate::{
     arrivals::poisson,
+    log::{Caller, Tap},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     timeline::Timeline,
 };
@@ -111,7 +112,8 @@ fn run(settings: &Settings) -> Report {
     let groups = (HELD_OUT.end - HELD_OUT.start) / EACH;
     let first = HELD_OUT.start + settings.seed % groups * EACH;
     let plants: Vec<Plant> = (first..first + EACH).map(Plant::draw).collect();
-    let arms: Vec<Arm> = Way::ALL.map(|way| arm(way, &plants)).into();
+    let arms: Vec<Arm> =
+        Way::ALL.into_iter().enumerate().map(|(at, way)| arm(way, &plants, &settings.tap(at))).collect();
     let mean = |arm: usize| arms[arm].figure(MEAN).unwrap_or(0.0);
     let best = OTHERS.map(mean).fold(0.0, f64::max);
     let summary = format!(
@@ -134,9 +136,10 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-/// One way on all plants; the picture is that of the calls at the first.
-fn arm(way: Way, plants: &[Plant]) -> Arm {
-    let races: Vec<(f64, Timeline)> = plants.iter().map(|plant| race(*plant, way)).collect();
+/// One way on all plants; the picture is that of the calls at the first, and so is the log.
+fn arm(way: Way, plants: &[Plant], tap: &Tap) -> Arm {
+    let taps = std::iter::once(tap.clone()).chain(std::iter::repeat_with(Tap::default));
+    let races: Vec<(f64, Timeline)> = plants.iter().zip(taps).map(|(plant, tap)| race(*plant, way, tap)).collect();
     let mut figures: Vec<Figure> =
         FIGURES.iter().zip(&races).map(|((key, title), (good, _))| Figure::number(key, title, *good)).collect();
     let logs: f64 = races.iter().map(|(good, _)| good.max(LEAST).ln()).sum();
@@ -161,10 +164,10 @@ fn checks(arms: &[Arm]) -> Vec<Check> {
 }
 
 /// Good answers a second after the warm-up, and all calls at the origin.
-fn race(plant: Plant, way: Way) -> (f64, Timeline) {
+fn race(plant: Plant, way: Way, tap: Tap) -> (f64, Timeline) {
     let mut sim = Sim::new(plant.seed);
     let env = sim.env();
-    let origin = Origin::new(&env, plant);
+    let origin = Origin::new(&env, plant, tap);
     let fixed = |limit: u32| AdaptiveLimit::builder(&env).between(limit, limit).build();
     let (before, after) = match way {
         Way::Law(law) => {
@@ -178,12 +181,13 @@ fn race(plant: Plant, way: Way) -> (f64, Timeline) {
     let step = Tick::ZERO + WARM_UP + BEFORE;
     let end = step + AFTER;
     sim.run(async {
-        let arrive = |_| {
+        let arrive = |id| {
+            let caller = Caller::of(id, "/").in_wave_if("burst", plant.burst(env.now()));
             let limit = if env.now() < step { before.clone() } else { after.clone() };
             let (env, origin, good) = (env.clone(), origin.clone(), Arc::clone(&good));
             let clock = env.clone();
             let user = async move {
-                let answered = ask_once(&clock, &limit, plant.patience, origin.call()).await;
+                let answered = ask_once(&clock, &limit, plant.patience, origin.call(caller)).await;
                 if answered && clock.now() >= Tick::ZERO + WARM_UP {
                     good.fetch_add(1, Relaxed);
                 }

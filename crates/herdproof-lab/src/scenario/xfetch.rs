@@ -18,10 +18,14 @@ use std::time::Duration;
 
 use herdproof::{Cache, Env, Sim, Tick, cache::Policy, env::Rng};
 
-use super::{Scenario, readers::load};
+use super::{
+    Scenario,
+    readers::{load, load_by},
+};
 use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
+    log::{Caller, Tap},
     origin::{Down, Origin},
     report::{Arm, Check, Figure, Mark, Parameter, Report, Source},
     slowdown::Slowdown,
@@ -59,7 +63,17 @@ fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let statistics = Sim::new(0).env();
     let alone = BETAS.map(|beta| Refreshes::alone(&statistics, knobs, beta));
-    let cached = BETAS.map(|beta| Refreshes::cached(settings.seed, knobs, beta));
+    let at_one = |beta: f64| (beta - 1.0).abs() < f64::EPSILON;
+    let cached = BETAS.map(|beta| {
+        let tap = if at_one(beta) { settings.tap(NAMES.len()) } else { Tap::default() };
+        Refreshes::cached(settings.seed, knobs, beta, tap)
+    });
+    for (arm, seen) in alone.iter().enumerate() {
+        let tap = settings.tap(arm);
+        if tap.is_open() {
+            seen.write_down(knobs, &tap);
+        }
+    }
     let mut checks = Vec::new();
     for (beta, seen) in BETAS.into_iter().zip(&alone) {
         let what = format!("beta {beta}, alone: e^(1/beta) refreshes for each expiry (article: exactly one)");
@@ -104,6 +118,17 @@ fn run(settings: &Settings) -> Report {
         .cites("C14")
         .cites("T11"),
     );
+    let cold = Refreshes::cold(&statistics, knobs);
+    checks.push(
+        Check::within(
+            Source::Formula,
+            "alone, and there is nothing yet: the sample has no other way for that, and 1 + rate d load",
+            1.0 + knobs.reads * knobs.load.as_secs_f64(),
+            3.0 * cold.error(),
+            cold.mean(),
+        )
+        .cites("C14"),
+    );
     let summary = format!(
         "on their own {:.2} readers refresh an entry at beta 1, not one, and {} at one expiry in a hundred; with beta 4 {:.2} do, \
          {:.1} s before its end instead of {:.1}. Through the cache it is one, whatever beta.",
@@ -113,7 +138,7 @@ fn run(settings: &Settings) -> Report {
         alone[3].lead(),
         alone[1].lead(),
     );
-    let mut arms: Vec<Arm> = NAMES.into_iter().zip(&alone).map(|(name, seen)| seen.arm(name)).collect();
+    let mut arms: Vec<Arm> = NAMES.into_iter().zip(&alone).map(|(name, seen)| seen.arm(name).sample("C14")).collect();
     arms.push(cached[1].arm("beta 1, cache"));
     Report {
         scenario: "xfetch",
@@ -138,36 +163,66 @@ impl Refreshes {
     /// The articles' sample: nobody knows of the others.
     fn alone(env: &Env, knobs: Knobs, beta: f64) -> Refreshes {
         let rng = env.rng(&format!("xfetch/{beta}"));
-        Refreshes((0..EXPIRIES).map(|_| expiry(&rng, knobs, beta)).collect())
+        Refreshes((0..EXPIRIES).map(|_| expiry(&rng, knobs, beta, earliest(knobs, beta))).collect())
+    }
+
+    /// The same where the entry is not there to begin with: it has come to its end before the first reader.
+    fn cold(env: &Env, knobs: Knobs) -> Refreshes {
+        let rng = env.rng("xfetch/cold");
+        Refreshes((0..EXPIRIES).map(|_| expiry(&rng, knobs, 1.0, 0.0)).collect())
     }
 
     /// The cache, with the same readers.
-    fn cached(seed: u64, knobs: Knobs, beta: f64) -> Refreshes {
+    fn cached(seed: u64, knobs: Knobs, beta: f64, tap: Tap) -> Refreshes {
         let mut sim = Sim::new(seed);
         let env = sim.env();
-        let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load));
+        let origin = Origin::up(&env, BIN, Slowdown::alone(knobs.load)).tapped(tap);
         let policy = Policy::strict(TTL).early(beta);
         let cache: Cache<&str, Tick, Down> = Cache::builder(&env).policy(policy).build();
         let rng = env.rng("readers");
         let mut expiries = Vec::new();
-        for _ in 0..CACHED {
+        for expiry in 0..CACHED {
             cache.invalidate(&"key");
             let got = sim.run(cache.get(&"key", || load(&env, &origin)));
             let loaded = got.expect("the origin is up").value;
             sim.run_until(loaded + TTL.saturating_sub(Duration::from_secs_f64(earliest(knobs, beta))));
             let end = loaded + TTL;
             let mut began = Vec::new();
-            let read = |_| {
+            let read = |id| {
                 // A hit, and perhaps the beginning of a refresh.
                 drop(cache.get(&"key", || {
                     began.push((end - env.now()).as_secs_f64());
-                    load(&env, &origin)
+                    load_by(&env, &origin, Some(Caller::of(id, "/key").in_wave("ttl", expiry)))
                 }));
             };
             sim.run(poisson(&env, &rng, end + knobs.load, |_| knobs.reads, read));
             expiries.push(began);
         }
         Refreshes(expiries)
+    }
+
+    /// Those of the sample as they would be in a log: one expiry after another.
+    fn write_down(&self, knobs: Knobs, tap: &Tap) {
+        let mut sim = Sim::new(0);
+        let env = sim.env();
+        for (wave, began) in (0..).zip(&self.0) {
+            let end = Tick::ZERO + TTL * (wave + 1);
+            for (id, before) in (0..).zip(began) {
+                let (clock, tap, load) = (env.clone(), tap.clone(), knobs.load);
+                // After the end, where it is negative.
+                let late = Duration::try_from_secs_f64(-before).unwrap_or_default();
+                let early = Duration::try_from_secs_f64(*before).unwrap_or_default();
+                let at = Tick::ZERO + (end - Tick::ZERO + late).saturating_sub(early);
+                env.spawn(async move {
+                    clock.sleep_until(at).await;
+                    let request = tap.begin(&clock, Caller::of(id, "/key").in_wave("ttl", wave));
+                    clock.sleep(load).await;
+                    request.end(200);
+                })
+                .detach();
+            }
+        }
+        sim.finish().expect("every load ends");
     }
 
     fn counts(&self) -> impl Iterator<Item = f64> {
@@ -220,10 +275,10 @@ fn earliest(knobs: Knobs, beta: f64) -> f64 {
     (scale * ((knobs.reads * scale).ln() + 5.0)).max(0.0)
 }
 
-/// One expiry in the articles' sample: readers at random, each of whom throws the dice, until what the first has loaded is there.
-fn expiry(rng: &Rng, knobs: Knobs, beta: f64) -> Vec<f64> {
+/// One expiry in the articles' sample, from so long before it: readers at random, each of whom throws the dice, until what the first
+/// has loaded is there.
+fn expiry(rng: &Rng, knobs: Knobs, beta: f64, mut before: f64) -> Vec<f64> {
     let load = knobs.load.as_secs_f64();
-    let mut before = earliest(knobs, beta);
     let mut began: Vec<f64> = Vec::new();
     loop {
         before -= -(1.0 - rng.unit()).ln() / knobs.reads;

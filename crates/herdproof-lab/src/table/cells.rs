@@ -100,10 +100,11 @@ pub(super) const TECHNIQUES: [Technique; 8] = [
     Technique {
         name: "circuit breaking",
         cells: [
-            Plan::Unmeasured("no scenario has the same outage without a breaker"),
+            of("breaker-reclose", "worst_at_return_per_second", arm("no breaker"), arm("random open time, ramp"))
+                .note("of an outage's end; with a fixed open time all breakers close as one"),
             of("outlier-ejection", "one_failed_sick", arm("no ejection"), arm("random time, bounded"))
                 .note("calls at the backend that is sick"),
-            of("breaker-reclose", "recovered_warm_s", arm("fixed 10 s"), arm("random open time, ramp"))
+            of("breaker-reclose", "recovered_warm_s", arm("no breaker"), arm("random open time, ramp"))
                 .note("until everybody is served again by an origin that needed no caution"),
             of("outlier-ejection", "one_failed_back", arm("no ejection"), arm("random time, bounded"))
                 .note("errors; what a default value instead of an answer costs is not modelled"),

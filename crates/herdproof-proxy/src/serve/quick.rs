@@ -65,7 +65,8 @@ impl Core {
         if !self.shares(self.route_of(path)) {
             return None;
         }
-        let now = self.env.coarse();
+        // Not the coarse clock: what has just come would be a second younger than its origin said.
+        let now = self.env.now();
         let is_fresh = |object: &Object| object.life.at(now, &RequestDirectives::default()) == Use::Fresh;
         let object = self.store.find_if(&key, |object| is_fresh(object) && is_here(object))?;
         let (head, body) = (object.head(), object.body()?);

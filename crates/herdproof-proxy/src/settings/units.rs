@@ -106,7 +106,7 @@ fn part<'a>(text: &'a str, units: &[(&str, u128)]) -> Option<(u128, u128, &'a st
     Some((amount, unit, rest.trim_start()))
 }
 
-/// A time as it would be written in a file: `90s` becomes `1m30s`.
+/// A time as it would be written in a file: `90s` becomes `1m30s`, and `0.0015s` becomes `1.5ms`.
 pub fn show_time(time: Duration) -> String {
     let mut nanos = time.as_nanos();
     let mut text = String::new();
@@ -121,7 +121,12 @@ pub fn show_time(time: Duration) -> String {
     match (seconds, rest) {
         (0, 0) if !text.is_empty() => {}
         (_, 0) => write!(text, "{seconds}s").unwrap_or_default(),
+        (0, 1_000_000..) if text.is_empty() && rest % 1_000 == 0 => {
+            let (ms, us) = (rest / 1_000_000, rest / 1_000 % 1_000);
+            text.extend([format!("{ms}.{us:03}").trim_end_matches('0').trim_end_matches('.'), "ms"]);
+        }
         (0, _) if rest % 1_000_000 == 0 => write!(text, "{}ms", rest / 1_000_000).unwrap_or_default(),
+        (0, _) if rest % 1_000 == 0 => write!(text, "{}us", rest / 1_000).unwrap_or_default(),
         _ => text.extend([format!("{seconds}.{rest:09}").trim_end_matches('0'), "s"]),
     }
     text
@@ -231,6 +236,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_time_is_shown_in_the_unit_one_would_choose() {
+        let micros = [0, 250, 1_500, 80_000, 1_500_000, 60_000_000, 60_000_250, 90_000_000, 300_000_000, 3_600_000_000];
+        let shown = micros.map(|us| show_time(Duration::from_micros(us)));
+        assert_eq!(shown, ["0s", "250us", "1.5ms", "80ms", "1.5s", "1m", "1m250us", "1m30s", "5m", "1h"]);
+        assert_eq!(show_time(Duration::from_nanos(1_234_567)), "0.001234567s");
+    }
+
     proptest! {
         #[test]
         fn no_text_is_a_panic(text in ".{0,30}", number in "[0-9.]{0,40}(ms|s|h|d|MiB|kB|)") {
@@ -240,6 +253,8 @@ mod tests {
         #[test]
         fn what_is_shown_can_be_read_again(nanos: u64, rounded in 0_u64..10_000_000_000, bytes: u64) {
             let time = Duration::from_millis(rounded);
+            prop_assert_eq!(parse_time(&show_time(time)), Ok(time));
+            let time = Duration::from_micros(rounded);
             prop_assert_eq!(parse_time(&show_time(time)), Ok(time));
             let time = Duration::from_nanos(nanos);
             prop_assert_eq!(parse_time(&show_time(time)), Ok(time));

@@ -1,13 +1,11 @@
-//! Counting without meeting: what every hit adds to lies on a cache line of its own for each thread.
+//! What a cache has done, counted.
 
 use std::{
-    cell::Cell,
     fmt,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// More than this many threads share lines.
-const STRIPES: usize = 64;
+use super::lines::Lines;
 
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl Stats {
 }
 
 pub(super) struct Tally {
-    stripes: Box<[Stripe; STRIPES]>,
+    lines: Lines<2>,
     pub(super) misses: AtomicU64,
     pub(super) joins: AtomicU64,
     pub(super) loads: AtomicU64,
@@ -62,55 +60,33 @@ pub(super) struct Tally {
     pub(super) swept: AtomicU64,
 }
 
-#[derive(Default)]
-#[repr(align(64))]
-struct Stripe {
-    hits: AtomicU64,
-    stale: AtomicU64,
-}
-
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-#[inline]
-fn stripe() -> usize {
-    let index = STRIPE.get();
-    if index < STRIPES { index } else { next_stripe() }
-}
-
-#[cold]
-fn next_stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let index = NEXT.fetch_add(1, Relaxed) % STRIPES;
-    STRIPE.set(index);
-    index
-}
+/// What every hit adds to.
+const HITS: usize = 0;
+const STALE: usize = 1;
 
 impl Tally {
     pub(super) fn new() -> Tally {
         let [misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept] =
             std::array::from_fn(|_| AtomicU64::new(0));
-        let stripes = Box::new(std::array::from_fn(|_| Stripe::default()));
-        Tally { stripes, misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept }
+        Tally { lines: Lines::new(), misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept }
     }
 
     /// Counts a hit; how many this thread's line had before.
     #[inline]
     pub(super) fn hit(&self) -> u64 {
-        self.stripes[stripe()].hits.fetch_add(1, Relaxed)
+        self.lines.add(HITS)
     }
 
     #[inline]
     pub(super) fn stale(&self) -> u64 {
-        self.stripes[stripe()].stale.fetch_add(1, Relaxed)
+        self.lines.add(STALE)
     }
 
     pub(super) fn stats(&self, entries: u64, weight: u64) -> Stats {
         let get = |count: &AtomicU64| count.load(Relaxed);
         Stats {
-            hits: self.stripes.iter().map(|stripe| get(&stripe.hits)).sum(),
-            stale: self.stripes.iter().map(|stripe| get(&stripe.stale)).sum(),
+            hits: self.lines.sum(HITS),
+            stale: self.lines.sum(STALE),
             misses: get(&self.misses),
             joins: get(&self.joins),
             loads: get(&self.loads),

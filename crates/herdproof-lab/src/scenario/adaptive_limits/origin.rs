@@ -1,11 +1,12 @@
 //! The origins: one service, and what befalls it.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use herdproof::{Env, Tick};
 
 use super::Knobs;
 use crate::{
+    log::{Caller, Tap},
     service::{Plan, Service, Times},
     timeline::Timeline,
 };
@@ -103,11 +104,11 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// An origin to which this happens from then on, for so long.
-    pub(super) fn new(env: &Env, knobs: Knobs, trouble: Trouble, begins: Tick, lasts: Duration) -> Origin {
-        let service = Service::new(env, "service", Duration::from_secs(1), trouble.plan(knobs));
-        let origin = Origin { env: env.clone(), knobs, service, trouble, begins };
-        env.spawn(origin.clone().change(lasts)).detach();
+    /// An origin to which this happens in that time.
+    pub(super) fn new(env: &Env, knobs: Knobs, trouble: Trouble, time: Range<Tick>, tap: Tap) -> Origin {
+        let service = Service::tapped(env, "service", Duration::from_secs(1), trouble.plan(knobs), tap);
+        let origin = Origin { env: env.clone(), knobs, service, trouble, begins: time.start };
+        env.spawn(origin.clone().change(time.end - time.start)).detach();
         origin
     }
 
@@ -129,7 +130,7 @@ impl Origin {
         }
     }
 
-    pub(super) async fn call(&self) -> Result<(), ()> {
+    pub(super) async fn call(self, caller: Caller) -> Result<(), ()> {
         match self.trouble {
             Trouble::Far if self.env.now() >= self.begins => {
                 self.env.sleep(self.knobs.further).await;
@@ -140,7 +141,7 @@ impl Origin {
             }
             _ => {}
         }
-        self.service.call().await.map_err(|_| ())
+        self.service.call_from(caller).await.map_err(|_| ())
     }
 
     /// When calls came.

@@ -4,7 +4,10 @@ use std::{fmt, time::Duration};
 
 use herdproof::{Env, Sim, Tick, env::Rng};
 
-use crate::service::{Plan, Service, Times};
+use crate::{
+    log::{Caller, Tap},
+    service::{Plan, Service, Times},
+};
 
 /// Not judged: the limits find their place.
 pub(super) const WARM_UP: Duration = Duration::from_secs(5);
@@ -124,6 +127,12 @@ impl Plant {
         capacity * load * wave
     }
 
+    /// Which burst it is that comes then, where they come in bursts.
+    pub(super) fn burst(&self, at: Tick) -> Option<u32> {
+        let nth = (at - Tick::ZERO).as_nanos() / self.bursts?.period.as_nanos().max(1);
+        Some(u32::try_from(nth).unwrap_or(u32::MAX))
+    }
+
     /// Servers and their time, before or after the step.
     fn state(&self, after: bool) -> (usize, Duration) {
         match self.step {
@@ -165,11 +174,12 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn new(env: &Env, plant: Plant) -> Origin {
+    pub(super) fn new(env: &Env, plant: Plant, tap: Tap) -> Origin {
         let (servers, time) = plant.state(false);
         let workers = if matches!(plant.contention, Contention::Shared(_)) { usize::MAX } else { servers };
         let plan = Plan { times: plant.times, ..Plan::new(workers, time) };
-        let origin = Origin { env: env.clone(), plant, service: Service::new(env, "service", WARM_UP / 10, plan) };
+        let service = Service::tapped(env, "service", WARM_UP / 10, plan, tap);
+        let origin = Origin { env: env.clone(), plant, service };
         env.spawn(origin.clone().step()).detach();
         origin
     }
@@ -189,13 +199,13 @@ impl Origin {
         });
     }
 
-    pub(super) async fn call(self) -> Result<(), ()> {
+    pub(super) async fn call(self, caller: Caller) -> Result<(), ()> {
         let half = self.plant.network / 2;
         if half > Duration::ZERO {
             self.env.sleep(half).await;
         }
         self.contend();
-        let answer = self.service.call().await.map_err(|_| ());
+        let answer = self.service.call_from(caller).await.map_err(|_| ());
         if half > Duration::ZERO {
             self.env.sleep(half).await;
         }

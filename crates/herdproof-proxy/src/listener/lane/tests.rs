@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Listener, Server, settings::ClientSettings};
+use crate::{Listener, Server, listener::connections::Stage, settings::ClientSettings};
 
 const LONG: Duration = Duration::from_secs(30);
 const KNOWN: &[u8] = b"GET /known HTTP/1.1\r\n\r\n";
@@ -222,13 +222,12 @@ fn a_stop_is_told_to_those_whose_answer_is_known_by_heart() {
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(KNOWN).await.unwrap();
         until(&mut stream, "by heart").await;
-        let stopping = env.spawn(server.stop(LONG));
-        // It has begun when nobody new gets in.
+        server.connections.tell(Stage::LastAnswers);
         stream.write_all(KNOWN).await.unwrap();
         let mut told = String::new();
         stream.read_to_string(&mut told).await.unwrap();
-        assert!(told.is_empty() || told == "by heart" || told.contains("connection: close"), "{told}");
-        assert_eq!(stopping.await.unwrap().cut, 0);
+        assert!(told.contains("connection: close"), "{told}");
+        assert_eq!(server.stop(LONG).await.cut, 0);
     });
 }
 

@@ -1,0 +1,315 @@
+//! One connection: its task, which has the timer, and whoever uses it.
+
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Weak,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use herdproof::{Env, Tick};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+
+use super::{Idle, Open, Sender, Shared, Unsent};
+use crate::origin::{BadResponse, OriginError, body::Sending, stack::Place};
+
+/// How long what may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) head: Duration,
+    pub(super) body: Duration,
+    pub(super) idle: Duration,
+}
+
+/// What a connection's task and whoever uses the connection share.
+pub(in crate::origin) struct Link {
+    env: Env,
+    pub(super) address: SocketAddr,
+    /// From when on it is not used again.
+    pub(super) ends: Tick,
+    times: Times,
+    /// When the wait that is under way has been too long, in nanoseconds. Never sooner than the shortest of the times after it
+    /// is set, so that a task which looks that often is never late.
+    due: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// To be used again as soon as hyper is ready, with the seat that goes then.
+    returned: Option<(Sender, Place)>,
+    /// To be closed, with the seat that goes after that.
+    abandoned: Option<Place>,
+    closing: bool,
+    /// The wait that was too long, which is why it was closed.
+    stalled: Option<Duration>,
+    /// What the body of the request has come to.
+    request: Progress,
+    /// The head of the answer has come.
+    answered: bool,
+    waker: Option<Waker>,
+}
+
+/// How far the body of a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::origin) enum Progress {
+    /// The client is waited for.
+    Client,
+    /// The origin is waited for, to take it.
+    Origin,
+    /// All of it is written.
+    #[default]
+    Over,
+    /// It ended in an error.
+    Failed,
+}
+
+/// A connection in use. Dropping it closes the connection, and only then gives back the seat.
+pub(in crate::origin) struct Lease {
+    pub(in crate::origin) link: Arc<Link>,
+    pool: Weak<Shared>,
+    /// Both there until it is given back or dropped.
+    sender: Option<Sender>,
+    place: Option<Place>,
+    pub(in crate::origin) reused: bool,
+}
+
+/// Does what a connection needs until it is closed: reads, writes, and looks after whoever is waited for.
+pub(super) async fn drive<C>(pool: Weak<Shared>, link: Arc<Link>, connection: C, open: Open)
+where
+    C: Future,
+{
+    {
+        let mut connection = pin!(connection);
+        let mut timer = link.env.sleep(link.times.shortest());
+        poll_fn(|cx| {
+            if link.is_closing(cx) || connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            link.hand_over(&pool);
+            while let Poll::Ready(now) = Pin::new(&mut timer).poll(cx) {
+                if link.is_over(now, &pool) {
+                    return Poll::Ready(());
+                }
+                let due = Tick::from_nanos(link.due.load(Relaxed));
+                timer = link.env.sleep_until(due.min(now + link.times.shortest()).max(now + TICK));
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+    // The connection is closed from here on. Then it is no longer counted, and only then somebody else gets the seat.
+    drop(open);
+    if let Some(pool) = pool.upgrade() {
+        drop(pool.remove(&link));
+    }
+    link.closed();
+}
+
+/// The finest that a task looks at what is due.
+const TICK: Duration = Duration::from_millis(1);
+
+impl Times {
+    fn shortest(&self) -> Duration {
+        self.head.min(self.body).min(self.idle).max(TICK)
+    }
+}
+
+impl Link {
+    pub(super) fn new(env: &Env, address: SocketAddr, ends: Tick, times: Times) -> Link {
+        let env = env.clone();
+        Link { env, address, ends, times, due: AtomicU64::new(u64::MAX), state: Mutex::default() }
+    }
+
+    /// The body of a request has come so far.
+    pub(in crate::origin) fn sending(&self, progress: Progress) {
+        let mut state = self.state.lock();
+        state.request = progress;
+        if state.answered {
+            // Who reads the answer says who is waited for.
+            return;
+        }
+        match progress {
+            Progress::Client | Progress::Failed => self.rest(),
+            Progress::Origin => self.set_due(self.times.body),
+            Progress::Over => self.set_due(self.times.head),
+        }
+    }
+
+    /// The origin is waited for, to send something of its body.
+    pub(in crate::origin) fn wait_for_body(&self) {
+        self.set_due(self.times.body);
+    }
+
+    pub(super) fn wait_idle(&self) {
+        let until = (self.env.coarse() + self.times.idle).min(self.ends);
+        self.due.store(until.as_nanos(), Relaxed);
+    }
+
+    /// It is not the origin that is waited for.
+    pub(in crate::origin) fn rest(&self) {
+        self.due.store(u64::MAX, Relaxed);
+    }
+
+    fn set_due(&self, time: Duration) {
+        self.due.store((self.env.coarse() + time).as_nanos(), Relaxed);
+    }
+
+    /// Whether whoever had it wants it closed; its task is woken when they do.
+    fn is_closing(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.state.lock();
+        if !state.closing && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
+        }
+        state.closing
+    }
+
+    /// Puts a connection that was returned among the idle ones, if nothing is owed over it any more.
+    ///
+    /// Whoever returns it says so, then looks whether hyper is ready. Its task lets hyper become ready, then looks whether it
+    /// was returned. Whichever is last sees both.
+    fn hand_over(self: &Arc<Link>, pool: &Weak<Shared>) {
+        let ready = |returned: &mut (Sender, Place)| returned.0.is_ready();
+        let Some((sender, place)) = self.state.lock().returned.take_if(ready) else { return };
+        let idle = Idle { link: Arc::clone(self), sender };
+        let idle = match pool.upgrade() {
+            Some(pool) => pool.put_idle(idle),
+            None => Some(idle),
+        };
+        match idle {
+            // Now whoever is next finds it.
+            None => drop(place),
+            Some(idle) => self.close(idle.sender, Some(place)),
+        }
+    }
+
+    /// Has its task close it, and give back the seat after that.
+    fn close(&self, sender: Sender, place: Option<Place>) {
+        let mut state = self.state.lock();
+        if state.closing {
+            return;
+        }
+        state.closing = true;
+        state.abandoned = place;
+        let waker = state.waker.take();
+        drop(state);
+        drop(sender);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether the wait that is under way has been too long.
+    fn is_over(self: &Arc<Link>, now: Tick, pool: &Weak<Shared>) -> bool {
+        if now.as_nanos() < self.due.load(Relaxed) {
+            return false;
+        }
+        let Some(pool) = pool.upgrade() else { return true };
+        if let Some(idle) = pool.remove(self) {
+            drop(idle);
+            return true;
+        }
+        // Somebody has it, perhaps since a moment ago.
+        let over = now.as_nanos() >= self.due.load(SeqCst);
+        if over {
+            self.state.lock().stalled = Some(self.times.body);
+        }
+        over
+    }
+
+    /// Whatever seat is still held goes now.
+    fn closed(&self) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        let left = (state.returned.take(), state.abandoned.take(), state.waker.take());
+        drop(state);
+        drop(left);
+    }
+}
+
+impl Lease {
+    pub(super) fn new(link: Arc<Link>, pool: Weak<Shared>, sender: Sender, place: Place, reused: bool) -> Lease {
+        Lease { link, pool, sender: Some(sender), place: Some(place), reused }
+    }
+
+    /// Sends a request and waits for the head of its answer; gives the request back if nothing of it was sent.
+    pub(in crate::origin) async fn send(
+        &mut self,
+        mut request: Request<Sending>,
+    ) -> Result<Response<Incoming>, Unsent> {
+        self.link.state.lock().answered = false;
+        request.body_mut().over(&self.link);
+        self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
+        let sent = match &mut self.sender {
+            Some(sender) => sender.try_send_request(request),
+            None => std::future::pending().await,
+        };
+        let outcome = sent.await;
+        let mut state = self.link.state.lock();
+        state.answered = true;
+        self.link.rest();
+        drop(state);
+        outcome
+    }
+
+    /// What an error of the connection means.
+    pub(in crate::origin) fn why(&self, error: hyper::Error) -> OriginError {
+        let state = self.link.state.lock();
+        if state.stalled.is_some() {
+            OriginError::TimedOut
+        } else if state.request == Progress::Failed {
+            OriginError::Request(error)
+        } else if error.is_parse() {
+            OriginError::BadResponse(BadResponse::Unreadable(error))
+        } else {
+            OriginError::Broken(error)
+        }
+    }
+
+    /// The seat, to say how it went.
+    pub(in crate::origin) fn place(&mut self) -> Option<&mut Place> {
+        self.place.as_mut()
+    }
+
+    /// How long was waited for in vain, if that is why the connection was closed.
+    pub(in crate::origin) fn stalled(&self) -> Option<Duration> {
+        self.link.state.lock().stalled
+    }
+
+    /// The answer was read to its end. If the origin is still owed a part of the request, which it has answered all the same,
+    /// the connection is closed: it would take the next request for that part.
+    pub(in crate::origin) fn give_back(mut self) {
+        let mut state = self.link.state.lock();
+        if state.closing || state.request != Progress::Over {
+            return;
+        }
+        state.returned = self.sender.take().zip(self.place.take());
+        // From the request being written to hyper being ready is a moment.
+        self.link.wait_for_body();
+        drop(state);
+        self.link.hand_over(&self.pool);
+    }
+
+    /// Takes the seat, for another connection: this one is closed.
+    pub(in crate::origin) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            self.link.close(sender, self.place.take());
+        }
+    }
+}
