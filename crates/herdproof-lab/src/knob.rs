@@ -8,7 +8,11 @@ use std::{error::Error, fmt, time::Duration};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
-use crate::{log::Tap, nearest::nearest};
+use crate::{
+    log::Tap,
+    nearest::nearest,
+    runs::{Busy, Watch},
+};
 
 /// A number that a scenario is run with.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +50,8 @@ pub struct Settings {
     bare: bool,
     /// Which arms are listened to, by their places, and where to.
     taps: Vec<(usize, Tap)>,
+    /// On how many threads arms are run; as many as there are processors, unless it is said.
+    threads: Option<usize>,
 }
 
 /// Why a knob cannot be turned like that.
@@ -110,7 +116,7 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new() }
+        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new(), threads: None }
     }
 
     /// The same with another seed.
@@ -172,6 +178,29 @@ impl Settings {
     /// Where the requests of this arm are written down: nowhere, unless it is one that is listened to.
     pub(crate) fn tap(&self, arm: usize) -> Tap {
         self.taps.iter().find(|(wanted, _)| *wanted == arm).map(|(_, tap)| tap.taken()).unwrap_or_default()
+    }
+
+    /// Runs all arms, on all processors that are free. Each is told its place and its way; what they came to is in their order,
+    /// whichever was first.
+    pub(crate) fn arms<W: Sync, R: Send, const N: usize>(
+        &self,
+        ways: &[W; N],
+        run: impl Fn(usize, &W) -> R + Sync,
+    ) -> [R; N] {
+        let places: [usize; N] = std::array::from_fn(|arm| arm);
+        let (watch, work) = (Watch::default(), |arm: &usize| run(*arm, &ways[*arm]));
+        let results = match self.threads {
+            Some(threads) => watch.each_beside(Busy::forced(threads.saturating_sub(1)), &places, work),
+            None => watch.each(&places, work),
+        };
+        let mut results = results.into_iter().flatten();
+        std::array::from_fn(|_| results.next().expect("nobody stops it"))
+    }
+
+    /// The same for a run whose arms are spread over so many threads.
+    #[cfg(test)]
+    pub(crate) fn on_threads(&self, threads: usize) -> Settings {
+        Settings { threads: Some(threads), ..self.clone() }
     }
 
     /// What was changed, as it is set.

@@ -33,6 +33,7 @@ mod slowdown;
 mod sweep;
 mod table;
 mod timeline;
+mod tries;
 mod verify;
 
 pub use arrivals::poisson;
@@ -41,7 +42,7 @@ pub use demo::{Comparison, Demo, Outcome, Way};
 pub use knob::{BadSetting, Knob, Settings, Value};
 pub use log::{Log, LogLine, NoLog};
 pub use origin::Origin;
-pub use report::{Arm, Check, Figure, Lane, Mark, Measured, Page, Parameter, Report, Source, Steps};
+pub use report::{Arm, Check, Edge, Figure, Lane, Mark, Measured, Page, Parameter, Report, Source, Steps, Waits};
 pub use runs::{Held, Runs, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};

@@ -91,8 +91,10 @@ struct Entry {
 }
 
 /// A request under way. Dropped before it has ended, its client has gone.
+///
+/// Boxed, because there is one in every call whether or not somebody listens.
 #[must_use]
-pub(crate) struct Underway(Option<(Arc<Heard>, Env, Entry)>);
+pub(crate) struct Underway(Option<Box<(Arc<Heard>, Env, Entry)>>);
 
 /// What a server writes down when the client did not wait for the answer.
 const GONE: u16 = 499;
@@ -106,6 +108,11 @@ impl Caller {
     /// One of many things below the path.
     pub(crate) const fn item(self, item: u64) -> Caller {
         Caller { item: Some(item), ..self }
+    }
+
+    /// Which wave it is in; the first, if in none.
+    pub(crate) fn wave(self) -> u32 {
+        self.wave.map_or(0, |(_, wave)| wave)
     }
 
     /// As part of this herd, in its first wave (zero) or a later one.
@@ -156,7 +163,7 @@ impl Tap {
     pub(crate) fn begin(&self, env: &Env, caller: Caller) -> Underway {
         Underway(self.0.as_ref().map(|heard| {
             let entry = Entry { at: env.now(), wall: env.wall(), caller, status: GONE, took: Duration::ZERO };
-            (Arc::clone(heard), env.clone(), entry)
+            Box::new((Arc::clone(heard), env.clone(), entry))
         }))
     }
 
@@ -196,15 +203,16 @@ impl PartialEq for Tap {
 impl Underway {
     /// It is answered.
     pub(crate) fn end(mut self, status: u16) {
-        if let Some((_, _, entry)) = &mut self.0 {
-            entry.status = status;
+        if let Some(underway) = &mut self.0 {
+            underway.2.status = status;
         }
     }
 }
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        if let Some((heard, env, mut entry)) = self.0.take() {
+        if let Some(underway) = self.0.take() {
+            let (heard, env, mut entry) = *underway;
             entry.took = env.now() - entry.at;
             heard.entries.lock().push(entry);
         }

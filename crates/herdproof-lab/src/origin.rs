@@ -13,6 +13,7 @@ use crate::{
     log::{Caller, Tap},
     slowdown::Slowdown,
     timeline::Timeline,
+    tries::Tries,
 };
 
 /// A simulated origin. Every call is written down, whatever comes of it.
@@ -36,6 +37,7 @@ enum Kind {
 struct Seen {
     counts: Counts,
     calls: Mutex<Timeline>,
+    tries: Mutex<Tries>,
     crowd: Mutex<Crowd>,
 }
 
@@ -64,7 +66,8 @@ impl Origin {
     }
 
     fn new(env: &Env, bin: Duration, kind: Kind) -> Origin {
-        let seen = Seen { counts: Counts::default(), calls: Mutex::new(Timeline::new(bin)), crowd: Mutex::default() };
+        let (calls, tries) = (Mutex::new(Timeline::new(bin)), Mutex::new(Tries::new(bin)));
+        let seen = Seen { counts: Counts::default(), calls, tries, crowd: Mutex::default() };
         Origin { env: env.clone(), kind, seen: Arc::new(seen), tap: Tap::default() }
     }
 
@@ -77,6 +80,7 @@ impl Origin {
     /// A call by somebody who is known.
     pub(crate) async fn call_from(&self, caller: Caller) -> Result<u64, Down> {
         let underway = self.tap.begin(&self.env, caller);
+        self.seen.tries.lock().record(self.env.now(), caller);
         let answer = self.call().await;
         underway.end(if answer.is_ok() { 200 } else { 503 });
         answer
@@ -127,5 +131,9 @@ impl Origin {
     /// When the calls were.
     pub fn timeline(&self) -> Timeline {
         self.seen.calls.lock().clone()
+    }
+    /// Those of known callers by which try they were: their first, their second, up to all later ones.
+    pub fn tries(&self) -> Vec<Timeline> {
+        self.seen.tries.lock().seen()
     }
 }

@@ -2,7 +2,9 @@
 
 mod chapter;
 mod html;
+mod plot;
 mod text;
+mod waits;
 
 use std::{
     fmt::{Debug, Display},
@@ -16,6 +18,7 @@ use crate::timeline::{Shape, Timeline};
 /// A time in a sentence is written as it is set.
 pub(crate) use herdproof_proxy::settings::show_time as say;
 pub use html::Page;
+pub use waits::Waits;
 
 /// The result of one run of a scenario.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -95,7 +98,28 @@ pub struct Arm {
     /// The layers that a herd went through, each with its own calls; none where there is only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<Lane>,
+    /// The same calls apart: first tries, second ones, and so on, and last all later ones. None where nobody tries again.
+    #[serde(rename = "calls_per_bin_by_try", skip_serializing_if = "Vec::is_empty", serialize_with = "all_counts")]
+    pub tries: Vec<Timeline>,
+    /// How long callers waited.
+    #[serde(rename = "waits_ms", skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// How many calls went from each to the next on the way to the origin; none where there is one only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub edges: Vec<Edge>,
 }
+
+/// The calls from one to another, in an arm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Edge {
+    /// From whom to whom; every arm of a report has the same edges in the same order.
+    pub name: String,
+    /// How many.
+    pub calls: u64,
+}
+
+/// How many tries of one caller are told apart; the last of them are all later ones.
+pub(crate) const TRIES: usize = 6;
 
 /// The calls at one of several layers.
 #[derive(Clone, Debug, Serialize)]
@@ -205,6 +229,21 @@ impl Report {
         self.pictures(most.min(bins.unwrap_or(1)).max(1))
     }
 
+    /// Each arm's calls by try, in so many columns; nothing for an arm without, and where the pictures are not those of its calls.
+    fn tries(&self, width: usize) -> Vec<Vec<Vec<u64>>> {
+        let end = self.end().max(Duration::from_nanos(1));
+        let shown = |arm: &Arm| self.steps.is_none() && arm.lanes.is_empty();
+        let columns = |arm: &Arm| arm.tries.iter().map(|tries| tries.columns(end, width)).collect();
+        self.arms.iter().map(|arm| if shown(arm) { columns(arm) } else { Vec::new() }).collect()
+    }
+
+    /// What the tries of an arm are called, as far as there are any.
+    fn names_of_tries(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        const NAMES: [&str; TRIES] = ["first tries", "second", "third", "fourth", "fifth", "later"];
+        let most = self.arms.iter().map(|arm| arm.tries.len()).max().unwrap_or(0);
+        NAMES.into_iter().enumerate().take(most)
+    }
+
     /// What the pictures show.
     fn caption(&self) -> String {
         match self.steps {
@@ -244,7 +283,38 @@ fn tops(pictures: &[Vec<(&'static str, Vec<u64>)>]) -> Vec<u64> {
 impl Arm {
     /// An arm with these figures and calls.
     pub fn new(name: &'static str, figures: Vec<Figure>, timeline: Timeline) -> Arm {
-        Arm { name, samples: Vec::new(), figures, shape: timeline.shape(), timeline, lanes: Vec::new() }
+        Arm {
+            name,
+            samples: Vec::new(),
+            figures,
+            shape: timeline.shape(),
+            timeline,
+            lanes: Vec::new(),
+            tries: Vec::new(),
+            waits: None,
+            edges: Vec::new(),
+        }
+    }
+
+    /// With its calls apart by which try they were; if there were first ones only, that is nothing to show.
+    #[must_use]
+    pub fn tries(mut self, tries: Vec<Timeline>) -> Arm {
+        self.tries = if tries.len() > 1 { tries } else { Vec::new() };
+        self
+    }
+
+    /// With how long its callers waited, if that is known.
+    #[must_use]
+    pub fn waits(mut self, waits: Option<Waits>) -> Arm {
+        self.waits = waits;
+        self
+    }
+
+    /// With the calls from each to the next.
+    #[must_use]
+    pub fn edges(mut self, edges: Vec<Edge>) -> Arm {
+        self.edges = edges;
+        self
     }
 
     /// As one of the articles' samples does it.
@@ -397,6 +467,10 @@ fn by_name<S: serde::Serializer>(figures: &[Figure], serializer: S) -> Result<S:
 
 fn counts<S: serde::Serializer>(timeline: &Timeline, serializer: S) -> Result<S::Ok, S::Error> {
     timeline.counts().serialize(serializer)
+}
+
+fn all_counts<S: serde::Serializer>(timelines: &[Timeline], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(timelines.iter().map(Timeline::counts))
 }
 
 #[cfg(test)]

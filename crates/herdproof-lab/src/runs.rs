@@ -1,12 +1,13 @@
 //! Many runs of one scenario: what one seed shows may be luck.
 //!
 //! Every run is a scenario on a seed of its own; all arms of one run have the same seed, so arms are compared in pairs. Runs are
-//! spread over the processors, each whole on one thread, and their order is that of their seeds whoever was first.
+//! spread over the processors, and the arms of a run too where processors are left; each arm is whole on one thread, and the order
+//! is that of the seeds and arms whoever was first.
 
 use std::{
     panic::resume_unwind,
     sync::atomic::{
-        AtomicBool, AtomicUsize,
+        AtomicBool, AtomicIsize, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
     },
     thread,
@@ -72,11 +73,20 @@ impl Watch {
         self.stopped.load(Acquire)
     }
 
-    /// What each of the items comes to, on all processors; those that were not begun when it was stopped are missing.
+    /// What each of the items comes to, on all processors that are free; those that were not begun when it was stopped are missing.
     pub(crate) fn each<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
+        self.each_beside(Busy::take(items.len().saturating_sub(1)), items, work)
+    }
+
+    /// The same on this thread and so many more.
+    pub(crate) fn each_beside<T: Sync, R: Send>(
+        &self,
+        helpers: Vec<Busy>,
+        items: &[T],
+        work: impl Fn(&T) -> R + Sync,
+    ) -> Vec<Option<R>> {
         let next = AtomicUsize::new(0);
         let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
-        let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len());
         let worker = || {
             while !self.is_stopped() {
                 let at = next.fetch_add(1, Relaxed);
@@ -85,13 +95,57 @@ impl Watch {
                 self.done.fetch_add(1, Relaxed);
             }
         };
+        let help = |busy: Busy| {
+            worker();
+            drop(busy);
+        };
         thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-            for worker in workers {
-                worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let helpers: Vec<_> = helpers.into_iter().map(|busy| scope.spawn(|| help(busy))).collect();
+            worker();
+            // While this thread waits for the others, its processor is free for what they spread.
+            let _lent = Busy::count(-1);
+            for helper in helpers {
+                helper.join().unwrap_or_else(|panic| resume_unwind(panic));
             }
         });
         results.into_iter().map(Mutex::into_inner).collect()
+    }
+}
+
+/// Threads at work in this process, beside those that have work done.
+static BUSY: AtomicIsize = AtomicIsize::new(0);
+
+/// So many of them, counted until this is dropped. Work that is spread inside work that is spread finds no more processors than
+/// there are.
+#[must_use]
+pub(crate) struct Busy(isize);
+
+impl Busy {
+    fn count(threads: isize) -> Busy {
+        BUSY.fetch_add(threads, Relaxed);
+        Busy(threads)
+    }
+
+    /// As many threads as processors are free, and no more than wanted.
+    fn take(wanted: usize) -> Vec<Busy> {
+        let all = thread::available_parallelism().map_or(1, usize::from);
+        let all = isize::try_from(all).unwrap_or(isize::MAX) - 1;
+        let mut taken = Vec::new();
+        while taken.len() < wanted && BUSY.load(Relaxed) < all {
+            taken.push(Busy::count(1));
+        }
+        taken
+    }
+
+    /// So many, free or not.
+    pub(crate) fn forced(threads: usize) -> Vec<Busy> {
+        (0..threads).map(|_| Busy::count(1)).collect()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.fetch_sub(self.0, Relaxed);
     }
 }
 

@@ -205,6 +205,16 @@ mod tests {
         assert!(failed.is_empty(), "{failed:#?}");
     }
 
+    #[test]
+    fn a_report_is_the_same_on_one_thread_and_on_more() {
+        let scenarios: Vec<&Scenario> = all().iter().collect();
+        Watch::default().each(&scenarios, |scenario| {
+            let settings = Settings::new(7).bare();
+            let json = |threads| serde_json::to_string(&scenario.run(&settings.on_threads(threads))).unwrap();
+            assert!(json(1) == json(3), "{}", scenario.name);
+        });
+    }
+
     /// With everything at its least, and with as few as possible for as long and as much as possible.
     #[test]
     fn nothing_that_can_be_set_makes_a_scenario_panic() {

@@ -14,6 +14,7 @@ use crate::{
     log::{Caller, Tap},
     network::normal,
     timeline::Timeline,
+    tries::Tries,
 };
 
 /// A simulated service. Clones share; what it can do may be changed while it runs.
@@ -33,6 +34,7 @@ struct State {
     plan: Plan,
     busy: usize,
     line: VecDeque<Job>,
+    tries: Tries,
     seen: Seen,
 }
 
@@ -97,6 +99,8 @@ pub struct Seen {
     pub wasted: u64,
     /// The longest that the line has been.
     pub longest_line: usize,
+    /// The calls of known callers by which try they were: their first, their second, up to all later ones.
+    pub tries: Vec<Timeline>,
 }
 
 #[derive(Debug)]
@@ -140,8 +144,15 @@ impl Service {
 
     /// The same, whose calls by known callers are written down there.
     pub(crate) fn tapped(env: &Env, name: &str, bin: Duration, plan: Plan, tap: Tap) -> Service {
-        let seen = Seen { calls: Timeline::new(bin), served: Timeline::new(bin), wasted: 0, longest_line: 0 };
-        let state = Mutex::new(State { plan, busy: 0, line: VecDeque::new(), seen });
+        let seen = Seen {
+            calls: Timeline::new(bin),
+            served: Timeline::new(bin),
+            wasted: 0,
+            longest_line: 0,
+            tries: Vec::new(),
+        };
+        let (line, tries) = (VecDeque::new(), Tries::new(bin));
+        let state = Mutex::new(State { plan, busy: 0, line, tries, seen });
         Service(Arc::new(Inner { env: env.clone(), rng: env.rng(name), tap, state }))
     }
 
@@ -158,7 +169,8 @@ impl Service {
 
     /// What has happened so far.
     pub fn seen(&self) -> Seen {
-        self.0.state.lock().seen.clone()
+        let state = self.0.state.lock();
+        Seen { tries: state.tries.seen(), ..state.seen.clone() }
     }
 
     /// How many stand in the line or are being served.
@@ -189,6 +201,7 @@ impl Service {
     /// A call by somebody who is known.
     pub(crate) async fn call_from(&self, caller: Caller) -> Result<(), Unserved> {
         let underway = self.0.tap.begin(&self.0.env, caller);
+        self.0.state.lock().tries.record(self.0.env.now(), caller);
         let answer = self.call().await;
         underway.end(if answer.is_ok() { 200 } else { 503 });
         answer

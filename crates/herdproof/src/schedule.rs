@@ -36,12 +36,14 @@ mod spread;
 mod stagger;
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     ops::{ControlFlow, RangeInclusive},
-    pin::{Pin, pin},
-    task::Poll,
+    pin::Pin,
+    task::{Context, Poll},
     time::Duration,
 };
+
+use pin_project_lite::pin_project;
 
 pub use cron::Cron;
 pub use poll::{Found, Pace, Poller};
@@ -50,18 +52,32 @@ pub use splay::Splay;
 pub use spread::Spread;
 pub use stagger::Stagger;
 
-use crate::env::{Rng, Sleep};
+use crate::env::Rng;
 
-/// Waits until the sleep is over or until told to stop. Told before, or at the same time, it does not go on.
-pub(crate) async fn sleep_unless_stopped<S: Future>(sleep: Sleep, mut stop: Pin<&mut S>) -> ControlFlow<()> {
-    let mut sleep = pin!(sleep);
-    poll_fn(|cx| {
-        if stop.as_mut().poll(cx).is_ready() {
+/// Does this to its end, or until told to stop. Told before, or at the same time, it does not go on.
+pub(crate) fn unless_stopped<S: Future, F: Future>(work: F, stop: Pin<&mut S>) -> UnlessStopped<'_, S, F> {
+    UnlessStopped { work, stop }
+}
+
+pin_project! {
+    /// No `async fn`, which would keep the work twice: as its argument, and pinned.
+    pub(crate) struct UnlessStopped<'a, S, F> {
+        #[pin]
+        work: F,
+        stop: Pin<&'a mut S>,
+    }
+}
+
+impl<S: Future, F: Future> Future for UnlessStopped<'_, S, F> {
+    type Output = ControlFlow<(), F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(ControlFlow::Break(()));
         }
-        sleep.as_mut().poll(cx).map(|_| ControlFlow::Continue(()))
-    })
-    .await
+        this.work.poll(cx).map(ControlFlow::Continue)
+    }
 }
 
 /// Uniform in the range.

@@ -5,8 +5,14 @@
 
 use std::{fmt::Write, time::Duration};
 
-use super::{Report, html::said, millis, tops};
-use crate::page::Plain;
+use super::{
+    Report,
+    html::said,
+    millis,
+    plot::{self, Frame, legend},
+    tops,
+};
+use crate::page::{COLORS, Plain};
 
 /// How many columns a picture has at most.
 const COLUMNS: usize = 160;
@@ -64,37 +70,61 @@ impl Report {
         let tops = tops(&pictures);
         let mut body = String::new();
         let mut y = 4.0;
-        for (arm, lanes) in self.arms.iter().zip(&pictures) {
+        if self.names_of_tries().next().is_some() {
+            let drawn = legend(self.names_of_tries(), Frame { left: LEFT, right: RIGHT, top: y });
+            body.push_str(&drawn.svg);
+            y = drawn.bottom + 4.0;
+        }
+        let width = pictures.iter().flatten().map(|(_, columns)| columns.len()).max().unwrap_or(1);
+        for ((arm, lanes), tries) in self.arms.iter().zip(&pictures).zip(self.tries(width)) {
             for ((lane, columns), top) in lanes.iter().zip(&tops) {
                 let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
                 let name = if lane.is_empty() { arm.name.to_owned() } else { format!("{}: {lane}", arm.name) };
                 let _ = write!(body, "<text class=\"name\" x=\"{LEFT}\" y=\"{:.0}\">{}</text>", y + 14.0, Plain(&name));
-                body.push_str(&self.bars(columns, *top, end, y + ABOVE, height));
+                let layers = if tries.is_empty() { std::slice::from_ref(columns) } else { &tries[..] };
+                body.push_str(&self.bars(layers, *top, end, y + ABOVE, height));
                 y += ABOVE + height;
             }
         }
         body.push_str(&self.axis(pictures.first().and_then(|lanes| lanes.first()).map_or(1, |(_, all)| all.len()), y));
-        let caption = self.caption();
+        y += BELOW;
+        for (title, _, draw) in plot::ALL {
+            if let Some(drawn) = draw(self, Frame { left: LEFT, right: RIGHT, top: y + ABOVE }) {
+                let _ = write!(body, "<text class=\"name\" x=\"{LEFT}\" y=\"{:.0}\">{title}</text>", y + 18.0);
+                body.push_str(&drawn.svg);
+                y = drawn.bottom;
+            }
+        }
+        let (caption, colors) = (self.caption(), if body.contains("class=\"fill ") { COLORS } else { "" });
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\"><title>{}</title>\
-             <style>{STYLE}</style>{body}</svg>\n",
-            y + BELOW,
+             <style>{STYLE}{colors}</style>{body}</svg>\n",
+            y,
             Plain(&caption)
         )
     }
 
-    /// Columns as one line around all of them, and what happened meanwhile.
-    fn bars(&self, columns: &[u64], top: u64, end: Duration, above: f64, height: f64) -> String {
+    /// Columns as one line around all of them, or around each layer of them, and what happened meanwhile.
+    fn bars(&self, layers: &[Vec<u64>], top: u64, end: Duration, above: f64, height: f64) -> String {
         let floor = above + height;
-        let wide = (RIGHT - LEFT) / columns.len().max(1) as f64;
-        let mut path = format!("M{LEFT} {floor}");
-        for (at, count) in columns.iter().enumerate() {
-            // Any count at all shows.
-            let high = if *count == 0 { 0.0 } else { (height * *count as f64 / top as f64).max(1.0) };
-            let _ = write!(path, "V{:.1}H{:.1}", floor - high, LEFT + wide * (at + 1) as f64);
+        let columns = layers.first().map_or(1, Vec::len).max(1);
+        let wide = (RIGHT - LEFT) / columns as f64;
+        let mut svg = String::new();
+        // The highest first: each covers what is below its own part.
+        for nth in (0..layers.len()).rev() {
+            let class = if layers.len() == 1 { "bar".to_owned() } else { format!("fill c{}", nth % plot::COLORS) };
+            let mut path = format!("M{LEFT} {floor}");
+            for at in 0..columns {
+                let count: u64 = layers[..=nth].iter().filter_map(|layer| layer.get(at)).sum();
+                // Any count at all shows.
+                let high = if count == 0 { 0.0 } else { (height * count as f64 / top as f64).max(1.0) };
+                let _ = write!(path, "V{:.1}H{:.1}", floor - high, LEFT + wide * (at + 1) as f64);
+            }
+            let _ = write!(svg, "<path class=\"{class}\" d=\"{path}V{floor}Z\"/>");
         }
-        let mut svg = format!(
-            "<path class=\"bar\" d=\"{path}V{floor}Z\"/><path class=\"axis\" d=\"M{LEFT} {floor}H{RIGHT}\"/>\
+        let _ = write!(
+            svg,
+            "<path class=\"axis\" d=\"M{LEFT} {floor}H{RIGHT}\"/>\
              <text x=\"{0}\" y=\"{1:.0}\" text-anchor=\"end\">{top}</text><text x=\"{0}\" y=\"{floor}\" text-anchor=\"end\">0</text>",
             LEFT - 6.0,
             above + 10.0,

@@ -7,7 +7,11 @@ use std::{
 
 use herdproof_proxy::settings::show_time;
 
-use super::{Arm, Report, Steps, millis, tops};
+use super::{
+    Report, Steps, millis,
+    plot::{self, Drawn, Frame, legend},
+    tops,
+};
 use crate::page::{Plain, close, open};
 
 /// How many bars a picture has at most.
@@ -15,9 +19,10 @@ const BARS: usize = 240;
 /// A picture's size, in the units of the drawing.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 120.0;
-/// What is left of the bars, for the numbers of the axis, and above them, for the marks.
+const RIGHT: f64 = WIDTH - 8.0;
+/// What is left of the bars, for the numbers of the axis, and above them, for each row of marks.
 const LEFT: f64 = 64.0;
-const ABOVE: f64 = 18.0;
+const ABOVE: f64 = 14.0;
 const BELOW: f64 = 22.0;
 /// How many words there are on an axis, about.
 const TICKS: f64 = 8.0;
@@ -39,6 +44,7 @@ impl fmt::Display for Page<'_> {
         )?;
         self.arms(f)?;
         self.pictures(f)?;
+        self.plots(f)?;
         self.checks(f)?;
         self.parameters(f)?;
         close(f, &report.replay())
@@ -73,73 +79,42 @@ impl Page<'_> {
         };
         let scale = if tops.len() < 2 { "All on one scale" } else { "Each layer on one scale for all arms" };
         writeln!(f, "<h2>{}</h2>\n<p class=\"soft\">{scale}; a bar is {bar}.</p>", Plain(&self.0.caption()))?;
-        for (arm, lanes) in self.0.arms.iter().zip(&pictures) {
-            writeln!(f, "<h3>{}</h3>", Plain(arm.name))?;
-            for ((lane, columns), top) in lanes.iter().zip(&tops) {
+        if self.0.names_of_tries().next().is_some() {
+            let Drawn { svg, bottom } = legend(self.0.names_of_tries(), FRAME);
+            writeln!(f, "<div class=\"wide\"><svg viewBox=\"0 0 {WIDTH} {}\">{svg}</svg></div>", bottom + 4.0)?;
+        }
+        for ((arm, lanes), tries) in self.0.arms.iter().zip(&pictures).zip(self.0.tries(bars)) {
+            // On a narrow screen a picture is moved sideways rather than too small to read.
+            writeln!(f, "<h3>{}</h3>\n<div class=\"wide\">", Plain(arm.name))?;
+            for (nth, ((lane, columns), top)) in lanes.iter().zip(&tops).enumerate() {
                 // Lanes are lower, so that all of an arm are seen at once.
                 let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
                 if !lane.is_empty() {
                     writeln!(f, "<p class=\"soft\">{}</p>", Plain(lane))?;
                 }
-                writeln!(f, "{}", self.picture(arm, lane, columns, *top, end, height))?;
+                let label = if lane.is_empty() { arm.shape.as_str() } else { lane };
+                let label = format!("{}: {}", Plain(arm.name), Plain(label));
+                let layers = if tries.is_empty() { std::slice::from_ref(columns) } else { &tries[..] };
+                let picture = Picture { report: self.0, layers, top: *top, end, high: height, is_first: nth == 0 };
+                writeln!(f, "{}", picture.draw(&label))?;
             }
+            f.write_str("</div>\n")?;
         }
         Ok(())
     }
 
-    fn picture(self, arm: &Arm, lane: &str, columns: &[u64], top: u64, end: Duration, high: f64) -> String {
-        let (right, floor) = (WIDTH - 8.0, ABOVE + high);
-        let label = if lane.is_empty() { arm.shape.as_str() } else { lane };
-        let bar = (right - LEFT) / columns.len() as f64;
-        let x = |time: Duration| LEFT + (right - LEFT) * (millis(time) / millis(end)).min(1.0);
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}: {}\">",
-            floor + BELOW,
-            Plain(arm.name),
-            Plain(label)
-        );
-        // Strings take everything.
-        let _ = write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>");
-        let _ = write!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{top}</text>", LEFT - 6.0, ABOVE + 10.0);
-        let _ = write!(svg, "<text x=\"{}\" y=\"{floor}\" text-anchor=\"end\">0</text>", LEFT - 6.0);
-        for (at, count) in columns.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // Any count at all shows.
-            let height = (high * *count as f64 / top as f64).max(1.0);
-            let from = LEFT + bar * at as f64;
-            let place = match self.0.steps {
-                None => format!("from {:.1} ms", millis(end) / columns.len() as f64 * at as f64),
-                Some(Steps { step, .. }) => format!("at {}", step * (at + 1) as f64),
-            };
-            let _ = write!(
-                svg,
-                "<rect class=\"bar\" x=\"{from:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\">\
-                 <title>{count} {place}</title></rect>",
-                floor - height,
-                (bar - 0.5).max(0.5),
-            );
+    /// What is shown of all arms at once.
+    fn plots(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (title, about, draw) in plot::ALL {
+            if let Some(Drawn { svg, bottom }) = draw(self.0, FRAME) {
+                writeln!(
+                    f,
+                    "<h2>{title}</h2>\n<p class=\"soft\">{about}</p>\n<div class=\"wide\">\
+                     <svg viewBox=\"0 0 {WIDTH} {bottom}\" role=\"img\" aria-label=\"{title}\">{svg}</svg></div>"
+                )?;
+            }
         }
-        for (share, word) in self.0.words(columns.len()) {
-            let at = LEFT + (right - LEFT) * share;
-            let _ = write!(
-                svg,
-                "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\
-                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{word}</text>",
-                floor + 4.0,
-                floor + 16.0,
-            );
-        }
-        for mark in &self.0.marks {
-            let at = x(mark.at);
-            let _ = write!(
-                svg,
-                "<line class=\"mark\" x1=\"{at:.1}\" y1=\"{ABOVE}\" x2=\"{at:.1}\" y2=\"{floor}\"/>\
-                 <text class=\"mark\" x=\"{at:.1}\" y=\"{}\">{}</text>",
-                ABOVE - 5.0,
-                Plain(mark.what),
-            );
-        }
-        svg.push_str("</svg>");
-        svg
+        Ok(())
     }
 
     fn checks(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,6 +158,99 @@ impl Page<'_> {
     }
 }
 
+const FRAME: Frame = Frame { left: LEFT, right: RIGHT, top: 0.0 };
+
+/// Calls over time, or over steps.
+struct Picture<'a> {
+    report: &'a Report,
+    /// What is in each column, one upon another: all calls, or those of each try.
+    layers: &'a [Vec<u64>],
+    /// What fills it.
+    top: u64,
+    end: Duration,
+    high: f64,
+    /// Whether it says what its marks are.
+    is_first: bool,
+}
+
+impl Picture<'_> {
+    fn draw(&self, label: &str) -> String {
+        let x = |time: Duration| LEFT + (RIGHT - LEFT) * (millis(time) / millis(self.end)).min(1.0);
+        let marks: Vec<(f64, &str)> = self.report.marks.iter().map(|mark| (x(mark.at), mark.what)).collect();
+        let (places, rows) = if self.is_first { plot::rows(&marks, RIGHT) } else { (Vec::new(), 0) };
+        let above = ABOVE * rows as f64 + 4.0;
+        let floor = above + self.high;
+        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{label}\">", floor + BELOW);
+        // Strings take everything.
+        let _ = write!(
+            svg,
+            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{RIGHT}\" y2=\"{floor}\"/>\
+             <text x=\"{0}\" y=\"{1}\" text-anchor=\"end\">{2}</text>\
+             <text x=\"{0}\" y=\"{floor}\" text-anchor=\"end\">0</text>",
+            LEFT - 6.0,
+            above + 10.0,
+            self.top,
+        );
+        self.bars(&mut svg, floor);
+        let columns = self.layers.first().map_or(1, Vec::len);
+        for (share, word) in self.report.words(columns) {
+            let at = LEFT + (RIGHT - LEFT) * share;
+            let _ = write!(
+                svg,
+                "<line class=\"axis\" x1=\"{at:.1}\" y1=\"{floor}\" x2=\"{at:.1}\" y2=\"{}\"/>\
+                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"{}\">{word}</text>",
+                floor + 4.0,
+                floor + 16.0,
+                if share > 0.99 { "end" } else { "middle" },
+            );
+        }
+        for (at, _) in &marks {
+            let _ = write!(svg, "<line class=\"mark\" x1=\"{at:.1}\" y1=\"{above}\" x2=\"{at:.1}\" y2=\"{floor}\"/>");
+        }
+        for ((at, what), (row, ends)) in marks.iter().zip(places) {
+            let anchor = if ends { "end" } else { "start" };
+            // The first row is next to the picture.
+            let y = above - 5.0 - ABOVE * row as f64;
+            let _ = write!(
+                svg,
+                "<text class=\"mark\" x=\"{at:.1}\" y=\"{y}\" text-anchor=\"{anchor}\">{}</text>",
+                Plain(what),
+            );
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+
+    fn bars(&self, svg: &mut String, floor: f64) {
+        let columns = self.layers.first().map_or(1, Vec::len).max(1);
+        let bar = (RIGHT - LEFT) / columns as f64;
+        let mut below = vec![0.0; columns];
+        for (nth, layer) in self.layers.iter().enumerate() {
+            let (class, of) = match self.layers.len() {
+                1 => ("bar".to_owned(), String::new()),
+                _ => (format!("fill c{}", nth % plot::COLORS), format!(" of try {}", nth + 1)),
+            };
+            for (at, count) in layer.iter().enumerate().filter(|(_, count)| **count > 0) {
+                // Any count at all shows.
+                let height = (self.high * *count as f64 / self.top as f64).max(1.0);
+                below[at] += height;
+                let place = match self.report.steps {
+                    None => format!("from {:.1} ms", millis(self.end) / columns as f64 * at as f64),
+                    Some(Steps { step, .. }) => format!("at {}", step * (at + 1) as f64),
+                };
+                let _ = write!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\">\
+                     <title>{count}{of} {place}</title></rect>",
+                    LEFT + bar * at as f64,
+                    floor - below[at],
+                    (bar - 0.5).max(0.5),
+                );
+            }
+        }
+    }
+}
+
 /// A time on an axis.
 pub(super) fn said(tick: Duration) -> String {
     if tick.is_zero() { "0".to_owned() } else { show_time(tick) }
@@ -208,7 +276,7 @@ mod tests {
     use super::*;
     use crate::{
         Settings, all,
-        report::{Check, Lane, Source},
+        report::{Arm, Check, Lane, Source},
         timeline::Timeline,
     };
     use herdproof::Tick;
@@ -232,8 +300,9 @@ mod tests {
                 "{}",
                 scenario.name
             );
-            assert_eq!(page.matches("<svg").count(), report.arms.len());
-            assert!(page.matches("class=\"bar\"").count() > 0 && page.contains("--seed 42"), "{}", scenario.name);
+            let more = usize::from(page.contains("How long callers")) + usize::from(page.contains("first tries"));
+            assert_eq!(page.matches("<svg").count(), report.arms.len() + more);
+            assert!(page.contains("<rect class=") && page.contains("--seed 42"), "{}", scenario.name);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Report, Source},
+    report::{Arm, Check, Figure, Mark, Report, Source, Waits},
     service::{Plan, Service},
     timeline::Timeline,
 };
@@ -211,7 +211,7 @@ impl Tub {
             Figure::time("p90_ms", "p90", self.quantile(0.9)),
             Figure::time("p99_ms", "p99", self.quantile(0.99)),
         ];
-        Arm::new(name, figures, self.served)
+        Arm::new(name, figures, self.served).waits(Waits::of(self.waits))
     }
 }
 

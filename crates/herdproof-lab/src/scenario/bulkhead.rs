@@ -242,7 +242,7 @@ impl Run {
             Figure::time("slow_refused_ms", "refused in", slow.unserved().quantile(50)),
             Figure::count("most_held_by_slow", "held by slow", self.most_slow.into()),
         ];
-        Arm::new(name, figures, self.calls.clone())
+        Arm::new(name, figures, self.calls.clone()).waits(quick.waits())
     }
 }
 

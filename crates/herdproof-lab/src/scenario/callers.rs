@@ -9,7 +9,7 @@ use herdproof::{
 
 use crate::{
     origin::Origin,
-    report::{Arm, Figure},
+    report::{Arm, Figure, Waits},
 };
 
 /// What one caller got.
@@ -61,7 +61,8 @@ impl<T: Send + 'static> Callers<T> {
             Figure::time("p99_ms", "p99", self.quantile(99)),
             Figure::count("errors", "errors", self.errors()),
         ];
-        Arm::new(name, figures, self.origin.timeline())
+        let waits = Waits::of(self.got.iter().map(|got| got.waited).collect());
+        Arm::new(name, figures, self.origin.timeline()).waits(waits)
     }
 }
 

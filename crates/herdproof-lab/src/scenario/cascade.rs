@@ -231,7 +231,7 @@ impl Run {
             Figure::number("served_percent", "after %", self.reads.between(EXPIRY, END).percent_served()),
             Figure::number("served_at_end_percent", "at end %", self.at_end()),
         ];
-        Arm::new(name, figures, self.origin.timeline())
+        Arm::new(name, figures, self.origin.timeline()).waits(all.waits())
     }
 }
 

@@ -270,7 +270,7 @@ impl Run {
             Figure::time("recovered_ms", "recovered", self.recovered().unwrap_or(never)),
             Figure::time("refused_wait_ms", "refused in", self.refused_wait()),
         ];
-        Arm::new(name, figures, self.seen.calls.clone())
+        Arm::new(name, figures, self.seen.calls.clone()).waits(self.reads.all().waits())
     }
 }
 

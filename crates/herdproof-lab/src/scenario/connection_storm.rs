@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter, connect::Reconnect};
+use herdproof::{Backoff, Env, Sim, Tick, backoff::Jitter, connect::Reconnect, histogram::Histogram};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -31,7 +31,7 @@ use super::Scenario;
 use crate::{
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Report, Source, say},
+    report::{Arm, Check, Figure, Mark, Report, Source, Waits, say},
     service::{Plan, Service, Unserved},
     timeline::Timeline,
 };
@@ -43,12 +43,31 @@ const LIMIT: Duration = Duration::from_secs(250);
 const SHORT_LIMIT: Duration = Duration::from_secs(40);
 /// The first wave, and what follows a timeout later.
 const TWO_WAVES: Duration = Duration::from_secs(3);
-/// What everything is scaled down by.
-const SCALE: usize = 10;
+/// How many clients there are where nothing is scaled down; with as many as that, or more, it is what all arms show.
+const WHOLE: u64 = 100_000;
+
+/// What all clients share, so that each of them is small.
+struct Place {
+    reconnect: Reconnect,
+    timeout: Duration,
+    server: Service,
+    seen: Mutex<Ends>,
+}
+
+/// How dials ended.
+struct Ends {
+    connected: Timeline,
+    /// How long clients were without a connection.
+    without: Histogram,
+    dropped: u64,
+    last: Tick,
+}
 
 /// What a storm did.
 struct Storm {
+    waits: Option<Waits>,
     dials: Timeline,
+    tries: Vec<Timeline>,
     connected: Timeline,
     dropped: u64,
     wasted: u64,
@@ -81,22 +100,25 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let storm = |arm, queue, limit, reconnect: Reconnect| {
-        storm(settings.seed, knobs, queue, limit, &reconnect, settings.tap(arm))
-    };
+    let whole = knobs.whole();
     let fixed = |pause| {
         let backoff = Backoff::constant(pause).jitter(Jitter::None);
         Reconnect::new().spread(Duration::ZERO).backoff(backoff)
     };
-    let at_once = storm(0, knobs.queue, LIMIT, fixed(Duration::ZERO));
-    let long = storm(1, knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO));
-    let waves = storm(2, knobs.queue, LIMIT, fixed(PAUSE));
-    let jitter = storm(3, knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO));
-    let spread = storm(4, knobs.queue, LIMIT, knobs.spread());
-    let whole = knobs.whole();
-    let other = Tap::default;
-    let whole_at_once = self::storm(settings.seed, whole, whole.queue, TWO_WAVES, &fixed(Duration::ZERO), other());
-    let whole_spread = self::storm(settings.seed, whole, whole.queue, LIMIT, &whole.spread(), other());
+    let ways = [
+        (knobs, knobs.queue, LIMIT, fixed(Duration::ZERO)),
+        (knobs, knobs.long_queue, SHORT_LIMIT, fixed(Duration::ZERO)),
+        (knobs, knobs.queue, LIMIT, fixed(PAUSE)),
+        (knobs, knobs.queue, LIMIT, Reconnect::new().spread(Duration::ZERO)),
+        (knobs, knobs.queue, LIMIT, knobs.spread()),
+        // Not shown, but claimed: everybody.
+        (whole, whole.queue, TWO_WAVES, fixed(Duration::ZERO)),
+        (whole, whole.queue, LIMIT, whole.spread()),
+    ];
+    let [at_once, long, waves, jitter, spread, whole_at_once, whole_spread] =
+        settings.arms(&ways, |arm, (knobs, queue, limit, reconnect)| {
+            storm(settings.seed, *knobs, *queue, *limit, reconnect, settings.tap(arm))
+        });
     let summary = format!(
         "dialling at once takes {} dials and {:.0} s; with a pause of 5 s {:.0} s; with full jitter {} dials and {:.0} s; spread \
          over {:.0} s from the first attempt on {} dials, {:.0} s, and {} dropped.",
@@ -147,9 +169,11 @@ impl Knobs {
         self.per_second() * 0.8
     }
 
-    /// As many clients as there were, at the server that they had.
+    /// As many clients as there were, at the server that they had: ten times as many, or fewer where that would be more than all.
     fn whole(self) -> Knobs {
-        Knobs { clients: self.clients * SCALE as u64, cores: self.cores * SCALE, queue: self.queue * SCALE, ..self }
+        let scale = (WHOLE / self.clients).clamp(1, 10);
+        let times = |size: usize| size.saturating_mul(usize::try_from(scale).unwrap_or(1));
+        Knobs { clients: self.clients * scale, cores: times(self.cores), queue: times(self.queue), ..self }
     }
 
     fn spread(self) -> Reconnect {
@@ -166,47 +190,44 @@ fn storm(seed: u64, knobs: Knobs, queue: usize, limit: Duration, reconnect: &Rec
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let plan = Plan { line: queue, ..Plan::new(knobs.cores, knobs.handshake) };
-    let server = Service::tapped(&env, "server", BIN, plan, tap);
-    let seen = Arc::new(Mutex::new((Timeline::new(BIN), 0, Tick::ZERO)));
-    for id in 0..knobs.clients {
+    let place = Arc::new(Place {
         // The connection that was lost had been steady.
-        let reconnect = reconnect.clone().steady(Duration::ZERO);
-        env.spawn(client(env.scope(id), id, knobs.timeout, reconnect, server.clone(), Arc::clone(&seen))).detach();
+        reconnect: reconnect.clone().steady(Duration::ZERO),
+        timeout: knobs.timeout,
+        server: Service::tapped(&env, "server", BIN, plan, tap),
+        seen: Mutex::new(Ends::new()),
+    });
+    for id in 0..knobs.clients {
+        env.spawn(client(env.scope(id), id, Arc::clone(&place))).detach();
     }
     sim.run_until(Tick::ZERO + limit);
-    let (connected, dropped, last) = seen.lock().clone();
-    let server = server.seen();
+    let Ends { connected, without, dropped, last } = &*place.seen.lock();
+    let server = place.server.seen();
     Storm {
-        over: (connected.total() == knobs.clients).then_some(last - Tick::ZERO),
+        waits: Waits::counted(without, *last - Tick::ZERO),
+        over: (connected.total() == knobs.clients).then_some(*last - Tick::ZERO),
         dials: server.calls,
-        connected,
-        dropped,
+        tries: server.tries,
+        connected: connected.clone(),
+        dropped: *dropped,
         wasted: server.wasted,
         longest_queue: server.longest_line,
     }
 }
 
 /// Has a connection, loses it at once, and keeps dialling until it has another.
-async fn client(
-    env: Env,
-    id: u64,
-    timeout: Duration,
-    reconnect: Reconnect,
-    server: Service,
-    seen: Arc<Mutex<(Timeline, u64, Tick)>>,
-) {
+async fn client(env: Env, id: u64, place: Arc<Place>) {
     let (connected, stop) = oneshot::channel::<()>();
     let mut connected = Some(connected);
     // The connection that was lost, then as many as it takes.
     let mut dials = 0..;
+    let (env, place) = (&env, &*place);
     let connect = || {
         let wave = dials.next().unwrap_or(u32::MAX).checked_sub(1);
-        let caller = wave.map(|wave| Caller::of(id, "/connect").in_wave("reconnect", wave));
-        let (env, server, seen) = (env.clone(), server.clone(), Arc::clone(&seen));
         async move {
-            match caller {
+            match wave {
                 None => Ok(false),
-                Some(caller) => dial(&env, timeout, &server, caller, &seen).await.map(|()| true),
+                Some(wave) => dial(env, place, id, wave).await.map(|()| true),
             }
         }
     };
@@ -217,23 +238,17 @@ async fn client(
         }
         std::future::ready(())
     };
-    let ended = reconnect.run(&env, stop, connect, serve).await;
+    let ended = place.reconnect.run(env, stop, connect, serve).await;
     debug_assert_eq!(ended, Ok(()), "nobody gives up");
 }
 
 /// A connection, or nothing for as long as the timeout: the kernel drops what does not fit into the accept queue.
-async fn dial(
-    env: &Env,
-    timeout: Duration,
-    server: &Service,
-    caller: Caller,
-    seen: &Mutex<(Timeline, u64, Tick)>,
-) -> Result<(), Unserved> {
-    let mut late = pin!(env.sleep(timeout));
+async fn dial(env: &Env, place: &Place, id: u64, wave: u32) -> Result<(), Unserved> {
+    let mut late = pin!(env.sleep(place.timeout));
     let mut call = pin!(async {
-        let served = server.call_from(caller).await;
+        let served = place.server.call_from(Caller::of(id, "/connect").in_wave("reconnect", wave)).await;
         if served == Err(Unserved::Full) {
-            seen.lock().1 += 1;
+            place.seen.lock().dropped += 1;
             pending::<()>().await;
         }
         served
@@ -244,11 +259,19 @@ async fn dial(
     })
     .await;
     if served.is_ok() {
-        let (connected, _, last) = &mut *seen.lock();
-        *last = env.now();
-        connected.record(*last);
+        let seen = &mut *place.seen.lock();
+        seen.last = env.now();
+        seen.connected.record(seen.last);
+        seen.without.record(seen.last - Tick::ZERO);
     }
     served
+}
+
+impl Ends {
+    fn new() -> Ends {
+        let (connected, without) = (Timeline::new(BIN), Histogram::new(u32::MAX));
+        Ends { connected, without, dropped: 0, last: Tick::ZERO }
+    }
 }
 
 impl Storm {
@@ -271,7 +294,7 @@ impl Storm {
             Figure::count("connected", "connected", self.connected.total()),
             Figure::number("over_s", "over after, s", self.seconds()),
         ];
-        Arm::new(name, figures, self.dials.clone())
+        Arm::new(name, figures, self.dials.clone()).tries(self.tries.clone()).waits(self.waits)
     }
 }
 
@@ -378,4 +401,20 @@ fn unscaled(knobs: Knobs, at_once: &Storm, spread: &Storm) -> Vec<Check> {
         .cites("N29")
         .cites("T26"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A million of them fit where there is a gigabyte.
+    #[test]
+    fn a_client_is_small() {
+        let env = Sim::new(1).env();
+        let server = Service::new(&env, "server", BIN, Plan::new(1, BIN));
+        let seen = Mutex::new(Ends::new());
+        let place = Place { reconnect: Reconnect::new(), timeout: BIN, server, seen };
+        let client = client(env, 0, Arc::new(place));
+        assert!(size_of_val(&client) <= 750, "{} bytes", size_of_val(&client));
+    }
 }

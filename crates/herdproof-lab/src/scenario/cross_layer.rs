@@ -36,7 +36,7 @@ use super::{Scenario, readers::Shelf};
 use crate::{
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Lane, Mark, Parameter, Report, Source},
+    report::{Arm, Check, Edge, Figure, Lane, Mark, Parameter, Report, Source},
     service::{Plan, Seen, Service, Unserved},
     timeline::Timeline,
 };
@@ -373,7 +373,11 @@ impl Run {
             Figure::number("over_s", "after, s", self.over()),
         ];
         let lanes = self.lanes().map(|(name, timeline)| Lane { name, timeline: timeline.clone() });
-        Arm::new(name, figures, self.database.calls.clone()).lanes(lanes.into())
+        let ways = ["clients > front end", "front end > login", "front end > cache", "cache > database"];
+        let edges = ways.into_iter().zip(self.lanes()).map(|(way, (_, calls))| (way.to_owned(), calls.total()));
+        Arm::new(name, figures, self.database.calls.clone())
+            .lanes(lanes.into())
+            .edges(edges.map(|(name, calls)| Edge { name, calls }).collect())
     }
 }
 

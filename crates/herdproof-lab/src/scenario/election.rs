@@ -69,8 +69,8 @@ const RANGES: [(&str, u32, u32); 7] = [
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let arms = RANGES.map(|(_, shortest, longest)| {
-        Outcome::of(settings.seed, knobs, Timeouts { shortest: MS * shortest, longest: MS * longest })
+    let arms = settings.arms(&RANGES, |_, (_, shortest, longest)| {
+        Outcome::of(settings.seed, knobs, Timeouts { shortest: MS * *shortest, longest: MS * *longest })
     });
     let summary = format!(
         "with one and the same timeout {} of {} clusters have no leader after 10 s; with 5 ms of chance the median is {:.0} ms, with \

@@ -246,7 +246,7 @@ impl Run {
             Figure::count("stale_inventory", "stale stock", self.stale_inventory()),
             Figure::time("oldest_description_ms", "oldest text", self.description.all().oldest()),
         ];
-        Arm::new(name, figures, self.origin.timeline())
+        Arm::new(name, figures, self.origin.timeline()).waits(self.inventory.all().waits())
     }
 }
 

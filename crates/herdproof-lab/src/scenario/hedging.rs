@@ -21,7 +21,7 @@ use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, say},
+    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, Waits, say},
     service::{Plan, Service, Times},
     timeline::Timeline,
 };
@@ -177,7 +177,9 @@ impl Herd {
             Figure::time("slow_p99_ms", "p99", self.slow.p99()),
             Figure::number("slow_useful_share", "in time", self.slow.useful()),
         ];
-        Arm::new(name, figures, self.calls)
+        // In calm and when slow.
+        let waits = Waits::of([self.calm.times, self.slow.times].concat());
+        Arm::new(name, figures, self.calls).waits(waits)
     }
 }
 

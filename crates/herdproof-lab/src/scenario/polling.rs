@@ -17,7 +17,7 @@ use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Report, Source, millis},
+    report::{Arm, Check, Figure, Mark, Report, Source, Waits, millis},
     timeline::Timeline,
 };
 
@@ -74,10 +74,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, way| herd(settings.seed, knobs, way, &settings.tap(arm));
-    let step = herd(0, Way::InStep);
-    let jittered = herd(1, Way::Jittered);
-    let adaptive = herd(2, Way::Adaptive);
+    let ways = [Way::InStep, Way::Jittered, Way::Adaptive];
+    let [step, jittered, adaptive] =
+        settings.arms(&ways, |arm, way| herd(settings.seed, knobs, *way, &settings.tap(arm)));
     let summary = format!(
         "in step, {} polls come in one instant and {:.0} % find nothing; jittered, the busiest 10 ms have {}; slower when \
          empty, there are {:.1} times fewer polls, a job waits {:.0} ms on average, and a burst of {} is gone in {:.2} s.",
@@ -206,7 +205,7 @@ impl Queue {
             Figure::time("mean_wait_ms", "mean wait", self.mean_wait()),
             Figure::time("burst_gone_ms", "burst gone", self.burst_gone()),
         ];
-        Arm::new(name, figures, self.polls.clone())
+        Arm::new(name, figures, self.polls.clone()).waits(Waits::of(self.waits.clone()))
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     log::Caller,
     origin::{Down, Origin},
+    report::Waits,
 };
 
 /// What one reader got.
@@ -88,6 +89,11 @@ impl Crowd {
 
     pub(super) fn oldest(&self) -> Duration {
         self.0.iter().filter_map(|read| read.age).max().unwrap_or_default()
+    }
+
+    /// How long they waited.
+    pub(super) fn waits(&self) -> Option<Waits> {
+        Waits::of(self.0.iter().map(|read| read.waited).collect())
     }
 
     /// The wait that so many percent did not exceed.

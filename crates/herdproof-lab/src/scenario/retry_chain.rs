@@ -22,7 +22,7 @@ use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Parameter, Report, Source, spell},
+    report::{Arm, Check, Edge, Figure, Mark, Parameter, Report, Source, spell},
     timeline::Timeline,
 };
 
@@ -271,6 +271,17 @@ impl Chain {
         Chain { users: calls[0], served, calls, timeline }
     }
 
+    /// From the users to the first service, from each to the next, and from the last to the origin.
+    fn edges(&self) -> Vec<Edge> {
+        let last = self.calls.len() - 1;
+        let service = |nth: usize| ["A", "B", "C", "D", "E"].get(nth).copied().unwrap_or("...");
+        let name = |to: usize| {
+            let from = to.checked_sub(1).map_or("users", service);
+            format!("{from} > {}", if to == last { "origin" } else { service(to) })
+        };
+        self.calls.iter().enumerate().map(|(to, calls)| Edge { name: name(to), calls: *calls }).collect()
+    }
+
     fn per_user(&self, service: usize) -> f64 {
         self.calls[service] as f64 / self.users as f64
     }
@@ -308,6 +319,6 @@ impl Pair {
             Figure::number("at_origin_with_blips", "blips: calls", self.blips.load()),
             Figure::number("served_with_blips_percent", "served %", 100.0 * self.blips.success()),
         ];
-        Arm::new(name, figures, self.down.timeline.clone())
+        Arm::new(name, figures, self.down.timeline.clone()).edges(self.down.edges())
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     arrivals::poisson,
     knob::{Settings, knobs},
     log::{Caller, Tap},
-    report::{Arm, Check, Figure, Mark, Report, Source, say},
+    report::{Arm, Check, Figure, Mark, Report, Source, Waits, say},
     service::{Plan, Seen, Service, Unserved},
 };
 
@@ -131,6 +131,8 @@ struct Herd {
     failed: u64,
     /// Of those, how many came after the outage.
     failed_after: u64,
+    /// Of those who were served in the end, with all their tries.
+    waits: Option<Waits>,
 }
 
 fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryBuilder) -> Herd {
@@ -143,12 +145,14 @@ fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryB
         .collect();
     // Users, those who failed, and those of them who came after the outage.
     let tally = Arc::new(Mutex::new([0; 3]));
+    let waits = Arc::new(Mutex::new(Vec::new()));
     let arrive = |number: u64, in_crowd: bool| {
         let id = if in_crowd { number } else { knobs.crowd() + number };
         let (env, retry) = clients[usize::try_from(number % knobs.clients).unwrap_or(0)].clone();
-        let (service, tally) = (service.clone(), Arc::clone(&tally));
+        let (service, tally, waits) = (service.clone(), Arc::clone(&tally), Arc::clone(&waits));
         tally.lock()[0] += 1;
-        let after = env.now() >= Tick::ZERO + knobs.outage;
+        let began = env.now();
+        let after = began >= Tick::ZERO + knobs.outage;
         env.clone()
             .spawn(async move {
                 let ask = Ask::new(&env).deadline(Tick::ZERO + HORIZON + knobs.timeout);
@@ -161,6 +165,8 @@ fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryB
                     let mut tally = tally.lock();
                     tally[1] += 1;
                     tally[2] += u64::from(after);
+                } else {
+                    waits.lock().push(env.now() - began);
                 }
             })
             .detach();
@@ -175,7 +181,8 @@ fn herd(seed: u64, knobs: Knobs, tap: Tap, rule: impl Fn(RetryBuilder) -> RetryB
     sim.run(poisson(&env, &env.rng("users"), Tick::ZERO + HORIZON, |_| knobs.users, |number| arrive(number, false)));
     sim.run_until(Tick::ZERO + HORIZON + knobs.timeout * 2);
     let [users, failed, failed_after] = *tally.lock();
-    Herd { knobs, seen: service.seen(), users, failed, failed_after }
+    let waits = Waits::of(waits.lock().clone());
+    Herd { knobs, seen: service.seen(), users, failed, failed_after, waits }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "a classification takes a reference")]
@@ -217,7 +224,7 @@ impl Herd {
             Figure::count("served", "served", self.users - self.failed),
             Figure::count("failed", "failed", self.failed),
         ];
-        Arm::new(name, figures, self.seen.calls.clone())
+        Arm::new(name, figures, self.seen.calls.clone()).tries(self.seen.tries.clone()).waits(self.waits)
     }
 }
 

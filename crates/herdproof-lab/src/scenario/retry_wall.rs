@@ -171,7 +171,7 @@ impl Herd {
             Figure::time("end_ms", "end", self.end),
             Figure::time("mean_wait_ms", "mean wait", self.waited / u32::try_from(knobs.clients).unwrap_or(1)),
         ];
-        Arm::new(name, figures, timeline)
+        Arm::new(name, figures, timeline).tries(self.origin.tries())
     }
 }
 

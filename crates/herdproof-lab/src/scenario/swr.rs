@@ -391,7 +391,7 @@ impl Run {
             Figure::time("oldest_while_down_ms", "while down", self.reads.between(DOWN, UP).oldest()),
             Figure::time("oldest_after_ms", "old after", self.after().oldest()),
         ];
-        Arm::new(name, figures, self.calls.clone())
+        Arm::new(name, figures, self.calls.clone()).waits(self.reads.all().waits())
     }
 }
 

@@ -54,14 +54,17 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, way| herd(settings.seed, knobs, way, HOURS, &settings.tap(arm));
-    let together = herd(0, Way::Jitter(Duration::ZERO));
-    let five = herd(1, Way::Jitter(MINUTE * 5));
-    let anchored = herd(2, Way::Anchored(MINUTE * 5));
-    let thirty = herd(3, Way::Jitter(MINUTE * 30));
-    let cron = herd(4, Way::Cron);
-    let refresher = herd(5, Way::Refresher);
-    let checks = checks(settings.seed, knobs, [&together, &five, &anchored, &thirty, &cron, &refresher]);
+    let ways = [
+        Way::Jitter(Duration::ZERO),
+        Way::Jitter(MINUTE * 5),
+        Way::Anchored(MINUTE * 5),
+        Way::Jitter(MINUTE * 30),
+        Way::Cron,
+        Way::Refresher,
+    ];
+    let herds = settings.arms(&ways, |arm, way| herd(settings.seed, knobs, *way, HOURS, &settings.tap(arm)));
+    let checks = checks(settings.seed, knobs, herds.each_ref());
+    let [together, five, anchored, thirty, cron, refresher] = herds;
     let summary = format!(
         "5 minutes of jitter on an hour leave the crowd {:.0} % in step after a day and {:.0} % after two; anywhere in the \
          token's life it is {:.0} % at the first refresh.",

@@ -3,10 +3,9 @@
 use std::{
     error::Error,
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     ops::{ControlFlow, RangeInclusive},
-    pin::{Pin, pin},
-    task::Poll,
+    pin::pin,
     time::Duration,
 };
 
@@ -14,7 +13,7 @@ use crate::{
     backoff::{Backoff, Delays},
     env::{Env, Rng},
     event::Event,
-    schedule::{Spread, draw, sleep_unless_stopped},
+    schedule::{Spread, draw, unless_stopped},
 };
 
 /// A client that keeps one connection, and dials again when it is lost.
@@ -144,7 +143,7 @@ impl Reconnect {
                     None => return Err(GaveUp { error, attempts: streak.failed }),
                 },
             };
-            if sleep_unless_stopped(env.sleep(wait), stop.as_mut()).await.is_break() {
+            if unless_stopped(env.sleep(wait), stop.as_mut()).await.is_break() {
                 return Ok(());
             }
             env.tell(&Event::Retry);
@@ -174,18 +173,6 @@ impl Streak {
         let last = reconnect.attempts.is_some_and(|most| self.failed >= most);
         (!last).then(|| self.delays.next(rng))
     }
-}
-
-/// Does it to its end, or until told to stop.
-async fn unless_stopped<S: Future, F: Future>(work: F, mut stop: Pin<&mut S>) -> ControlFlow<(), F::Output> {
-    let mut work = pin!(work);
-    poll_fn(|cx| {
-        if stop.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(ControlFlow::Break(()));
-        }
-        work.as_mut().poll(cx).map(ControlFlow::Continue)
-    })
-    .await
 }
 
 impl<E: fmt::Display> fmt::Display for GaveUp<E> {

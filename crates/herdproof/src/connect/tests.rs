@@ -47,6 +47,20 @@ mod reconnect {
         at.into_inner()
     }
 
+    /// There may be a hundred thousand of them.
+    #[test]
+    fn a_dial_under_way_is_kept_once() {
+        let env = Sim::new(1).env();
+        let dial = || async {
+            let large = [0_u8; 4_096];
+            pending::<()>().await;
+            Ok::<u8, ()>(large[0])
+        };
+        let reconnect = Reconnect::new();
+        let client = reconnect.run(&env, pending::<()>(), dial, |_| pending());
+        assert!(size_of_val(&client) < 2 * 4_096, "{} bytes", size_of_val(&client));
+    }
+
     #[test]
     fn those_who_lost_a_steady_connection_together_come_back_spread_over_the_whole_window() {
         let reconnect = Reconnect::new().crowd(1_000, 50.0);

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Splay, draw, part, sleep_unless_stopped};
+use super::{Splay, draw, part, unless_stopped};
 use crate::env::Env;
 
 /// A job that every instance does once in each period, each at a time of its own.
@@ -122,7 +122,7 @@ impl Cron {
             let at = draw(&rng, &self.window(n));
             // Again, should the wall clock have been set back meanwhile: never before it is due.
             while let Some(wait) = at.checked_sub(wall(env)).filter(|wait| !wait.is_zero()) {
-                if sleep_unless_stopped(env.sleep(wait), stop.as_mut()).await.is_break() {
+                if unless_stopped(env.sleep(wait), stop.as_mut()).await.is_break() {
                     return;
                 }
             }

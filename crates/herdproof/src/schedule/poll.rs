@@ -2,7 +2,7 @@
 
 use std::{future::Future, ops::RangeInclusive, pin::pin, time::Duration};
 
-use super::{draw, sleep_unless_stopped};
+use super::{draw, unless_stopped};
 use crate::env::Env;
 
 /// Polls a queue or anything else that has to be asked.
@@ -90,7 +90,7 @@ impl Poller {
         let mut stop = pin!(stop);
         let mut pace = Pace::default();
         let mut range = self.first();
-        while sleep_unless_stopped(env.sleep(draw(&rng, &range)), stop.as_mut()).await.is_continue() {
+        while unless_stopped(env.sleep(draw(&rng, &range)), stop.as_mut()).await.is_continue() {
             (range, pace) = self.pause(pace, poll().await);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, future::Future, ops::RangeInclusive, pin::pin, time::Duration};
 
-use super::{draw, part, sleep_unless_stopped};
+use super::{draw, part, unless_stopped};
 use crate::{backoff::Backoff, env::Env, event::Event};
 
 /// Keeps a token, a certificate or a lease fresh: loads the next one while the present one is still good.
@@ -113,7 +113,7 @@ impl Refresher {
         let mut expiry = began + life;
         let mut wake = began + draw(&rng, &self.window(life, true));
         loop {
-            if sleep_unless_stopped(env.sleep_until(wake), stop.as_mut()).await.is_break() {
+            if unless_stopped(env.sleep_until(wake), stop.as_mut()).await.is_break() {
                 return Ok(());
             }
             let mut delays = self.backoff.delays();
@@ -128,7 +128,7 @@ impl Refresher {
                 // At the expiry itself everybody would meet again, so the last attempt is one that falls before it.
                 let over = again >= expiry;
                 let pause = env.sleep_until(if over { expiry } else { again });
-                if sleep_unless_stopped(pause, stop.as_mut()).await.is_break() {
+                if unless_stopped(pause, stop.as_mut()).await.is_break() {
                     return Ok(());
                 }
                 if over {
