@@ -17,7 +17,7 @@ pub(crate) enum LabCommand {
         Exit code 1 says that a check failed. Checks are about the parameters as they are: with --set they\n\
         are shown, and none fails.\n\n\
         --log writes what the origin sees of one arm (--arm, else the first), a line of JSON for each request:\n\
-        the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, cron, reconnect and others, or null\n\
+        the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, cron and others, or null\n\
         for users who come by themselves) and \"wave\", from 0. Only election has none: nobody calls there.\n\n\
         Example: herdproof lab run retry-wall --seed 7\n\
         Example: herdproof lab run retry-wall --set clients=1000 --set base_delay=50ms\n\

@@ -32,8 +32,8 @@ fn a_script_finds_the_numbers_of_each_arm() {
         serde_json::from_str(&printed(&[&RUN[..], &["--json"]].concat())).expect("it is JSON");
     assert_eq!((&json["scenario"], &json["seed"]), (&"retry-wall".into(), &42.into()));
     let arms = json["arms"].as_array().expect("arms");
-    assert_eq!(arms.len(), 3);
-    for (arm, shape) in arms.iter().zip(["wall", "spikes", "curve"]) {
+    assert_eq!(arms.len(), 4);
+    for (arm, shape) in arms.iter().zip(["wall", "spikes", "curve", "spikes"]) {
         assert_eq!((&arm["calls"], &arm["shape"]), (&500.into(), &shape.into()));
     }
     assert!(json["checks"].as_array().expect("checks").iter().all(|check| check["passed"] == true));

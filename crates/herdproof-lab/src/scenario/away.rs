@@ -11,19 +11,19 @@ const SOON: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Away {
     last: Option<Tick>,
-    is_away: bool,
+    waits: bool,
     returns: u32,
 }
 
 impl Away {
     pub(super) fn kept_away(&mut self, now: Tick) {
         self.last = Some(now);
-        self.is_away = true;
+        self.waits = true;
     }
 
     /// How often it had come back before, if this is one of its returns.
     pub(super) fn let_in(&mut self, now: Tick) -> Option<u32> {
-        self.returns += u32::from(std::mem::take(&mut self.is_away));
+        self.returns += u32::from(std::mem::take(&mut self.waits));
         self.last.filter(|last| now - *last <= SOON).map(|_| self.returns - 1)
     }
 }

@@ -58,14 +58,14 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let fifo = herd(seed, knobs, settings.tap(0), |_| None);
-    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, settings.tap(1), |_| None);
+    let fifo = herd(seed, knobs, &settings.tap(0), |_| None);
+    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, &settings.tap(1), |_| None);
     let queue = |line, target, order| {
         move |env: &Env| Some(Queue::builder(env, knobs.workers).line(line).target(target).order(order).build())
     };
-    let deadlines = herd(seed, knobs, settings.tap(2), queue(100_000, Duration::MAX, Order::Oldest));
-    let newest = herd(seed, knobs, settings.tap(3), queue(100_000, Duration::MAX, Order::Newest));
-    let ours = herd(seed, knobs, settings.tap(4), |env| Some(Queue::new(env, knobs.workers)));
+    let deadlines = herd(seed, knobs, &settings.tap(2), queue(100_000, Duration::MAX, Order::Oldest));
+    let newest = herd(seed, knobs, &settings.tap(3), queue(100_000, Duration::MAX, Order::Newest));
+    let ours = herd(seed, knobs, &settings.tap(4), |env| Some(Queue::new(env, knobs.workers)));
     let summary = format!(
         "served in order, {:.0} of {} in the burst are in time and then {} seconds pass with nobody served in time; \
          with shedding the worst second is at {:.0} % of what the service can do, and whoever is served waits {:.0} ms at \
@@ -115,7 +115,7 @@ struct Tub {
     wasted: u64,
 }
 
-fn herd(seed: u64, knobs: Knobs, tap: Tap, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
+fn herd(seed: u64, knobs: Knobs, tap: &Tap, gate: impl FnOnce(&Env) -> Option<Queue>) -> Tub {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service::new(&env, "service", SECOND, knobs.service());

@@ -68,11 +68,11 @@ fn run(settings: &Settings) -> Report {
     let rate = |load: f64| load * knobs.service().capacity();
     // Listened to is the run at twice the capacity.
     let tap = |arm, load: f64| if (load - LISTENED).abs() < STEP / 2.0 { settings.tap(arm) } else { Tap::default() };
-    let line = Curve::of(|load| good(seed, plain, rate(load), tap(0, load), |_| None::<Queue>));
-    let more = Curve::of(|load| good(seed, twice, rate(load), tap(1, load), |_| None::<Queue>));
-    let shed = Curve::of(|load| good(seed, plain, rate(load), tap(2, load), |env| Queue::new(env, plain.workers)));
-    let both = Curve::of(|load| good(seed, twice, rate(load), tap(3, load), |env| Queue::new(env, twice.workers)));
-    let adaptive = Curve::of(|load| good(seed, plain, rate(load), tap(4, load), AdaptiveLimit::new));
+    let line = Curve::of(|load| good(seed, plain, rate(load), &tap(0, load), |_| None::<Queue>));
+    let more = Curve::of(|load| good(seed, twice, rate(load), &tap(1, load), |_| None::<Queue>));
+    let shed = Curve::of(|load| good(seed, plain, rate(load), &tap(2, load), |env| Queue::new(env, plain.workers)));
+    let both = Curve::of(|load| good(seed, twice, rate(load), &tap(3, load), |env| Queue::new(env, twice.workers)));
+    let adaptive = Curve::of(|load| good(seed, plain, rate(load), &tap(4, load), AdaptiveLimit::new));
     let summary = format!(
         "a line serves {:.0} a second at its capacity and {:.0} at twice that; with twice the capacity it serves {:.0} there, and {:.0} at \
          four times. Shedding serves {:.0} at eight times the capacity, and a limit that finds itself {:.0}.",
@@ -113,7 +113,7 @@ impl Knobs {
 }
 
 /// How many callers are answered in time while it counts, if so many come in a second.
-fn good<G: Gate + Clone + 'static>(seed: u64, knobs: Knobs, rate: f64, tap: Tap, gate: impl FnOnce(&Env) -> G) -> u64 {
+fn good<G: Gate + Clone + 'static>(seed: u64, knobs: Knobs, rate: f64, tap: &Tap, gate: impl FnOnce(&Env) -> G) -> u64 {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let service = Service::new(&env, "service", SEC, knobs.service());

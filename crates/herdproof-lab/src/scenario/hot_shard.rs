@@ -93,7 +93,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
+    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, &settings.tap(arm)));
     let [one, more, replicated, each, longer] = &runs;
     let summary = format!(
         "the node of the hot key is asked {:.0} times a second and serves {:.0} % of its readers; with twice the nodes {:.0} %; with \
@@ -353,11 +353,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, knobs: Knobs, way: Way, tap: Tap) -> Run {
+    fn new(seed: u64, knobs: Knobs, way: Way, tap: &Tap) -> Run {
         let mut sim = Sim::new(seed);
         let env = sim.env();
         let nodes = if way == Way::MoreNodes { 2 * knobs.nodes } else { knobs.nodes };
-        let store = Store::new(&env, BIN, nodes, knobs.node(), HOT, &tap);
+        let store = Store::new(&env, BIN, nodes, knobs.node(), HOT, tap);
         let world = Arc::new(World::new(&env, knobs, way, &store));
         sim.run(world.fill());
         let (clock, writer) = (env.clone(), Arc::clone(&world));

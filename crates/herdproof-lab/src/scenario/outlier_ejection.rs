@@ -114,8 +114,8 @@ fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     // Listened to is the one that is sick.
     let both = |arm, way| {
-        let herd = |trouble, tap| herd(settings.seed, knobs, way, trouble, tap);
-        [herd(Trouble::One, settings.tap(arm)), herd(Trouble::All, Tap::default())]
+        let herd = |trouble, tap: &Tap| herd(settings.seed, knobs, way, trouble, tap);
+        [herd(Trouble::One, &settings.tap(arm)), herd(Trouble::All, &Tap::default())]
     };
     let (never, in_step) = (both(0, Way::Never), both(1, Way::InStep));
     let (bounded, ours) = (both(2, Way::Bounded), both(3, Way::BoundedAndRamp));
@@ -326,7 +326,7 @@ impl Client {
     }
 }
 
-fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble, tap: Tap) -> Outcome {
+fn herd(seed: u64, knobs: Knobs, way: Way, trouble: Trouble, tap: &Tap) -> Outcome {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let plan = Plan { line: knobs.line, ..Plan::new(knobs.warm, knobs.service_time) };

@@ -148,10 +148,7 @@ fn run(settings: &Settings) -> Report {
         shared.calls.len(),
         servers = if knobs.servers == 1_000 { "a thousand".to_owned() } else { knobs.servers.to_string() },
     );
-    let keys_name = match knobs.servers {
-        1_000 => ["a thousand keys", "a thousand keys, with jitter"],
-        _ => ["as many keys", "as many keys, with jitter"],
-    };
+    let [plain_keys, jittered_keys] = knobs.keys();
     Report {
         scenario: "ttl-jitter",
         seed: settings.seed,
@@ -159,8 +156,8 @@ fn run(settings: &Settings) -> Report {
         arms: vec![
             each[0].arm("each server its cache"),
             each[1].arm("each server, with jitter"),
-            keys[0].arm(keys_name[0]),
-            keys[1].arm(keys_name[1]),
+            keys[0].arm(plain_keys),
+            keys[1].arm(jittered_keys),
             naive[0].arm("one shared key"),
             naive[1].arm("one shared key, with jitter"),
             shared.arm("one shared key, through the cache"),
@@ -170,6 +167,16 @@ fn run(settings: &Settings) -> Report {
         checks,
         summary,
         ..Report::default()
+    }
+}
+
+impl Knobs {
+    /// What the arms with many keys are called.
+    fn keys(self) -> [&'static str; 2] {
+        match self.servers {
+            1_000 => ["a thousand keys", "a thousand keys, with jitter"],
+            _ => ["as many keys", "as many keys, with jitter"],
+        }
     }
 }
 
