@@ -72,7 +72,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, settings.tap(arm)));
+    let runs = settings.arms(&WAYS, |arm, (way, _)| Run::new(settings.seed, knobs, *way, settings.tap(arm)));
     let [at_once, spread, kept, delta] = &runs;
     let summary = format!(
         "told at once, {} clients make {:.0} times the fetches of clients that poll, and {} are served; spread over {} none is \

@@ -90,7 +90,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let runs: [Run; 5] =
-        std::array::from_fn(|remedies| Run::new(settings.seed, knobs, remedies, false, &settings.tap(remedies)));
+        settings.arms(&ARMS, |remedies, _| Run::new(settings.seed, knobs, remedies, false, &settings.tap(remedies)));
     let sample = Run::new(settings.seed, knobs, 0, true, &settings.tap(ARMS.len()));
     let [naive, .., last] = &runs;
     let summary = format!(

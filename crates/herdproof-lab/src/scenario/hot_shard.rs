@@ -93,7 +93,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let runs = std::array::from_fn(|arm| Run::new(settings.seed, knobs, WAYS[arm].0, &settings.tap(arm)));
+    let runs = settings.arms(&WAYS, |arm, (way, _)| Run::new(settings.seed, knobs, *way, &settings.tap(arm)));
     let [one, more, replicated, each, longer] = &runs;
     let summary = format!(
         "the node of the hot key is asked {:.0} times a second and serves {:.0} % of its readers; with twice the nodes {:.0} %; with \

@@ -78,12 +78,15 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, advice, watched| herd(settings.seed, knobs, advice, watched, settings.tap(arm));
-    let fixed = herd(0, Advice::Fixed, HOPELESS);
-    let whole = herd(1, Advice::WholeSeconds, HOPELESS);
-    let millis = herd(2, Advice::Millis, END);
-    let client = herd(3, Advice::Client, END);
-    let ours = herd(4, Advice::Appointment, END);
+    let ways = [
+        (Advice::Fixed, HOPELESS),
+        (Advice::WholeSeconds, HOPELESS),
+        (Advice::Millis, END),
+        (Advice::Client, END),
+        (Advice::Appointment, END),
+    ];
+    let [fixed, whole, millis, client, ours] =
+        settings.arms(&ways, |arm, (advice, watched)| herd(settings.seed, knobs, *advice, *watched, settings.tap(arm)));
     let summary = format!(
         "told \"5 seconds\", {} clients send {:.0} requests for each that is served; with an appointment {:.2}, and \
          never more than {:.1} times what the server has to spare.",
