@@ -161,7 +161,7 @@ impl Runs {
         &self.0
     }
 
-    /// A figure of an arm over all runs; the arm by its place in each report, as two may have one name (`... with jitter`).
+    /// A figure of an arm over all runs; the arm by its place in each report.
     pub fn spread(&self, arm: usize, key: &str) -> Option<Spread> {
         let of = |report: &Report| report.arms.get(arm)?.figure(key);
         Spread::of(self.0.iter().filter_map(of).collect())

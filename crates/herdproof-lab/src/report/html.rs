@@ -59,7 +59,7 @@ impl Page<'_> {
         }
         f.write_str("<th>calls over time</th></tr></thead><tbody>\n")?;
         for arm in &self.0.arms {
-            write!(f, "<tr><td>{}</td>", Plain(arm.name))?;
+            write!(f, "<tr><td>{}</td>", Plain(&arm.title()))?;
             for figure in &arm.figures {
                 write!(f, "<td>{}</td>", figure.value)?;
             }
@@ -85,7 +85,7 @@ impl Page<'_> {
         }
         for ((arm, lanes), tries) in self.0.arms.iter().zip(&pictures).zip(self.0.tries(bars)) {
             // On a narrow screen a picture is moved sideways rather than too small to read.
-            writeln!(f, "<h3>{}</h3>\n<div class=\"wide\">", Plain(arm.name))?;
+            writeln!(f, "<h3>{}</h3>\n<div class=\"wide\">", Plain(&arm.title()))?;
             for (nth, ((lane, columns), top)) in lanes.iter().zip(&tops).enumerate() {
                 // Lanes are lower, so that all of an arm are seen at once.
                 let height = if lane.is_empty() { HEIGHT } else { HEIGHT / 2.0 };
