@@ -11,7 +11,7 @@
 use std::{
     convert::Infallible,
     fmt,
-    future::poll_fn,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -22,6 +22,7 @@ use bytes::Bytes;
 use herdproof::{
     Tick,
     cache::Keep,
+    env::Sleep,
     flight::{Landing, Linger},
     gate::{Ask, Priority, Refusal},
 };
@@ -33,7 +34,7 @@ use crate::{
     head::block,
     key::{AsKey, Key},
     learn::{self, Template},
-    log::{Log, Writer},
+    log::{Log, Reader, Writer},
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
@@ -315,8 +316,9 @@ impl Arrival<'_> {
     async fn receive(&self, writer: Writer, body: OriginBody) -> Option<Vec<Bytes>> {
         let mut body = Box::pin(body);
         let (core, len) = (self.core, self.object.len());
-        let boarded = core.env.now() + BOARDING;
-        let mut pump = Pump { core, len, wanted: self.wanted(), boarded, published: 0 };
+        let wanted = self.wanted();
+        let boarding = (!wanted).then(|| Boarding { _place: writer.reader(), over: core.env.sleep(BOARDING) });
+        let mut pump = Pump { core, len, wanted, boarding, published: 0 };
         let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
         if whole { writer.complete() } else { None }
     }
@@ -331,10 +333,15 @@ struct Pump<'a> {
     core: &'a Core,
     len: Option<u64>,
     wanted: bool,
-    /// Until then there may be some aboard who have not begun to read.
-    boarded: Tick,
+    boarding: Option<Boarding>,
     /// How much those who wait were told of.
     published: u64,
+}
+
+/// Some who are aboard may not have begun to read. Until somebody has, or it is over, the beginning is not given up.
+struct Boarding {
+    _place: Reader,
+    over: Sleep,
 }
 
 impl Pump<'_> {
@@ -344,7 +351,9 @@ impl Pump<'_> {
             if writer.poll_room(cx).is_pending() {
                 // Whoever is waited for may be waiting to hear of it.
                 self.publish_rest(writer);
-                return Poll::Pending;
+                if self.is_boarding(writer, cx) || writer.poll_room(cx).is_pending() {
+                    return Poll::Pending;
+                }
             }
             match body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -365,7 +374,8 @@ impl Pump<'_> {
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {
                     self.publish_rest(writer);
-                    return if self.is_worthwhile(writer) { Poll::Pending } else { Poll::Ready(false) };
+                    let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
+                    return if goes_on { Poll::Pending } else { Poll::Ready(false) };
                 }
             }
         }
@@ -382,9 +392,20 @@ impl Pump<'_> {
         writer.publish();
     }
 
-    /// Whether it is to go on: somebody reads it or is about to, or it is nearly here.
+    /// Whether nobody reads it, and somebody may be about to.
+    fn is_boarding(&mut self, writer: &Writer, cx: &mut Context<'_>) -> bool {
+        // One of them holds the place of the others.
+        let is_over =
+            |boarding: &mut Boarding| writer.readers() > 1 || Pin::new(&mut boarding.over).poll(cx).is_ready();
+        if self.boarding.as_mut().is_some_and(is_over) {
+            self.boarding = None;
+        }
+        self.boarding.is_some()
+    }
+
+    /// Whether it is to go on: somebody reads it, or it is nearly here.
     fn is_worthwhile(&self, writer: &Writer) -> bool {
-        if self.wanted || writer.readers() > 0 || self.core.env.now() < self.boarded {
+        if self.wanted || writer.readers() > 0 {
             return true;
         }
         let come = writer.len();

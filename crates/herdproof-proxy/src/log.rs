@@ -209,6 +209,11 @@ impl Writer {
         self.0.state.lock().readers
     }
 
+    /// As [`Log::reader`].
+    pub(crate) fn reader(&self) -> Reader {
+        self.0.reader()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.0.len()
     }

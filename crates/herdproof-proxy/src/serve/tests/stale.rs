@@ -16,6 +16,8 @@ fn old(control: &str, more: &str, body: &str) -> Step {
 async fn keep(world: &World) {
     world.ask(get("/")).await.is(200, "1");
     world.settled().await;
+    // What comes stale is put there when all else is over.
+    world.until(|| world.proxy.0.store.stats().entries > 0).await;
 }
 
 #[test]
