@@ -1,6 +1,6 @@
 //! Counting without meeting: a thread adds to a cache line that nobody else writes, so a plain load and a plain store will do.
 //!
-//! Adding to what others add to as well costs five times as much, even when they do not, and a hit costs little more than that.
+//! Adding to what others may add to as well takes a locked instruction, whether they do or not.
 
 use std::{
     cell::Cell,
