@@ -22,9 +22,14 @@ use crate::{
 /// How often a request looks up anew, because what it waited for was another variant, say.
 const ROUNDS: u32 = 3;
 
-/// How long to wait for the origin if there is something to serve instead: a few times as long as it took the last time.
-fn patience(object: &Object) -> Duration {
-    (4 * object.life.load()).clamp(Duration::from_millis(50), Duration::from_secs(1))
+/// The longest and the shortest wait for the origin if there is something to serve instead.
+const LONGEST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// How long to wait for the origin if there is something to serve instead: a few times as long as it took the last time. If
+/// that was longer than anybody would wait, waiting is most likely in vain, and it is enough to see whether it has recovered.
+fn patience(took: Duration) -> Duration {
+    if took < LONGEST { took.saturating_mul(4).clamp(SHORTEST, LONGEST) } else { SHORTEST }
 }
 
 impl Core {
@@ -65,7 +70,7 @@ impl Core {
             }
             let kind = if alone { Kind::Alone } else { Kind::Miss };
             let until = match &spare {
-                Some(object) => now + patience(object),
+                Some(object) => now + patience(object.life.load()),
                 None => visit.arrived + self.settings.wait,
             };
             let waiting = self.metrics.wait();
@@ -200,5 +205,19 @@ impl Core {
     /// Not at once when it is over: spread over as long again, and a second at least.
     fn spread(&self, after: Duration) -> Duration {
         after + self.rng.between(Duration::ZERO, after.max(Duration::from_secs(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_as_long_as_can_be_for_what_took_longer_than_that() {
+        let millis = Duration::from_millis;
+        for (took, wait) in [(0, 50), (10, 50), (80, 320), (250, 1_000), (999, 1_000), (1_000, 50), (10_000, 50)] {
+            assert_eq!(patience(millis(took)), millis(wait), "{took} ms");
+        }
+        assert_eq!(patience(Duration::MAX), SHORTEST);
     }
 }

@@ -4,8 +4,9 @@ use std::{
     convert::Infallible,
     fmt,
     future::Future,
+    mem,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use super::{
@@ -26,12 +27,13 @@ use crate::{
 pub struct Get<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
 
 enum State<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
-    /// Empty once polled.
-    Hit(Option<Got<V>>),
-    /// Empty once polled.
-    Failed(Option<GetError<E>>),
-    /// On the heap, so that a hit is small.
-    Waiting(Box<Waiting<V, E>>),
+    Hit(Got<V>),
+    /// There is no such thing.
+    Absent,
+    /// On the heap, so that a hit is small, and dropping it costs nothing.
+    Rare(Box<Rare<V, E>>),
+    /// It has been polled to its end.
+    Over,
 }
 
 /// What comes of anything but a plain hit. It is laid out unlike a [`Get`] and unlike an answer, on purpose: whoever calls for
@@ -40,8 +42,14 @@ enum State<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
 #[repr(u8)]
 pub(super) enum Apart<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     Hit(Got<V>),
+    Absent,
+    Rare(Box<Rare<V, E>>),
+}
+
+/// What is waited for, or has come to nothing.
+pub(super) enum Rare<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     Failed(GetError<E>),
-    Waiting(Box<Waiting<V, E>>),
+    Waiting(Waiting<V, E>),
 }
 
 pub(super) struct Waiting<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
@@ -59,28 +67,31 @@ where
 {
     #[inline]
     pub(super) fn hit(got: Got<V>) -> Get<V, E> {
-        Get(State::Hit(Some(got)))
+        Get(State::Hit(got))
     }
 
     pub(super) fn failed(error: GetError<E>) -> Get<V, E> {
-        Get(State::Failed(Some(error)))
+        Get(match error {
+            GetError::Absent => State::Absent,
+            error => State::Rare(Box::new(Rare::Failed(error))),
+        })
     }
 
     pub(super) fn into_apart(self) -> Apart<V, E> {
         match self.0 {
-            State::Hit(Some(got)) => Apart::Hit(got),
-            State::Failed(Some(error)) => Apart::Failed(error),
-            State::Waiting(waiting) => Apart::Waiting(waiting),
-            State::Hit(None) | State::Failed(None) => over(),
+            State::Hit(got) => Apart::Hit(got),
+            State::Absent => Apart::Absent,
+            State::Rare(rare) => Apart::Rare(rare),
+            State::Over => over(),
         }
     }
 
     #[inline(always)]
     pub(super) fn of_apart(apart: Apart<V, E>) -> Get<V, E> {
         Get(match apart {
-            Apart::Hit(got) => State::Hit(Some(got)),
-            Apart::Failed(error) => State::Failed(Some(error)),
-            Apart::Waiting(waiting) => State::Waiting(waiting),
+            Apart::Hit(got) => State::Hit(got),
+            Apart::Absent => State::Absent,
+            Apart::Rare(rare) => State::Rare(rare),
         })
     }
 
@@ -98,7 +109,8 @@ where
             },
             Err(flight) => {
                 let patience = patience.filter(|_| fallback.is_some()).map(|at| env.sleep_until(at));
-                Get(State::Waiting(Box::new(Waiting { env: env.clone(), flight, fallback, patience })))
+                let waiting = Waiting { env: env.clone(), flight, fallback, patience };
+                Get(State::Rare(Box::new(Rare::Waiting(waiting))))
             }
         }
     }
@@ -106,10 +118,14 @@ where
     /// Waits no longer than until this tick, then leaves with [`GetError::Deadline`], or with what is kept for errors. The
     /// load goes on.
     pub fn by(mut self, deadline: Tick) -> Get<V, E> {
-        if let State::Waiting(waiting) = self.0 {
-            let Waiting { env, flight, fallback, patience } = *waiting;
-            let flight = flight.by(deadline);
-            self.0 = State::Waiting(Box::new(Waiting { env, flight, fallback, patience }));
+        if let State::Rare(rare) = self.0 {
+            self.0 = State::Rare(match *rare {
+                Rare::Waiting(waiting) => {
+                    let flight = waiting.flight.by(deadline);
+                    Box::new(Rare::Waiting(Waiting { flight, ..waiting }))
+                }
+                failed @ Rare::Failed(_) => Box::new(failed),
+            });
         }
         self
     }
@@ -118,38 +134,36 @@ where
     #[inline]
     pub fn wait(self) -> Result<Got<V>, GetError<E>> {
         match self.0 {
-            State::Hit(Some(got)) => Ok(got),
-            State::Failed(Some(error)) => Err(error),
-            State::Waiting(waiting) => wait_apart(waiting).into_answer(),
-            State::Hit(None) | State::Failed(None) => over(),
+            State::Hit(got) => Ok(got),
+            State::Absent => Err(GetError::Absent),
+            State::Rare(rare) => wait_apart(rare).into(),
+            State::Over => over(),
         }
     }
 }
 
-impl<V, E> Apart<V, E>
-where
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
+/// An answer, laid out unlike a [`Result`], for the same reason as [`Apart`].
+#[repr(u8)]
+enum Answer<V, E> {
+    Got(Got<V>),
+    Failed(GetError<E>),
+}
+
+impl<V, E> From<Answer<V, E>> for Result<Got<V>, GetError<E>> {
     #[inline(always)]
-    fn into_answer(self) -> Result<Got<V>, GetError<E>> {
-        match self {
-            Apart::Hit(got) => Ok(got),
-            Apart::Failed(error) => Err(error),
-            Apart::Waiting(_) => over(),
+    fn from(answer: Answer<V, E>) -> Result<Got<V>, GetError<E>> {
+        match answer {
+            Answer::Got(got) => Ok(got),
+            Answer::Failed(error) => Err(error),
         }
     }
 }
 
-impl<V, E> From<Result<Got<V>, GetError<E>>> for Apart<V, E>
-where
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
-    fn from(answer: Result<Got<V>, GetError<E>>) -> Apart<V, E> {
+impl<V, E> From<Result<Got<V>, GetError<E>>> for Answer<V, E> {
+    fn from(answer: Result<Got<V>, GetError<E>>) -> Answer<V, E> {
         match answer {
-            Ok(got) => Apart::Hit(got),
-            Err(error) => Apart::Failed(error),
+            Ok(got) => Answer::Got(got),
+            Err(error) => Answer::Failed(error),
         }
     }
 }
@@ -161,12 +175,12 @@ fn over() -> ! {
 }
 
 #[inline(never)]
-fn wait_apart<V, E>(waiting: Box<Waiting<V, E>>) -> Apart<V, E>
+fn wait_apart<V, E>(rare: Box<Rare<V, E>>) -> Answer<V, E>
 where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    wait(Get(State::Waiting(waiting))).into()
+    wait(Get(State::Rare(rare))).into()
 }
 
 impl<V, E> Future for Get<V, E>
@@ -179,17 +193,45 @@ where
     /// # Panics
     ///
     /// When polled again after it was ready.
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.get_mut().0 {
-            State::Hit(got) => Poll::Ready(Ok(got.take().unwrap_or_else(|| over()))),
-            State::Failed(error) => Poll::Ready(Err(error.take().unwrap_or_else(|| over()))),
-            State::Waiting(waiting) => match waiting.poll(cx) {
-                Poll::Ready(answer) => Poll::Ready(answer.into_answer()),
-                Poll::Pending => Poll::Pending,
-            },
+        let state = &mut self.get_mut().0;
+        // Asked for before it is taken: then a hit is read field by field, as it was written a moment ago.
+        if matches!(state, State::Hit(_))
+            && let State::Hit(got) = mem::replace(state, State::Over)
+        {
+            return Poll::Ready(Ok(got));
+        }
+        match poll_apart(state, cx) {
+            Poll::Ready(answer) => Poll::Ready(answer.into()),
+            Poll::Pending => Poll::Pending,
         }
     }
+}
+
+/// Polls what is not a hit.
+#[inline(never)]
+fn poll_apart<V, E>(state: &mut State<V, E>, cx: &mut Context<'_>) -> Poll<Answer<V, E>>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    if let State::Rare(rare) = state
+        && let Rare::Waiting(waiting) = &mut **rare
+    {
+        let answer = ready!(waiting.poll(cx));
+        *state = State::Over;
+        return Poll::Ready(answer.into());
+    }
+    Poll::Ready(match mem::replace(state, State::Over) {
+        State::Hit(got) => Answer::Got(got),
+        State::Absent => Answer::Failed(GetError::Absent),
+        State::Rare(rare) => match *rare {
+            Rare::Failed(error) => Answer::Failed(error),
+            Rare::Waiting(_) => unreachable!("it was polled above"),
+        },
+        State::Over => over(),
+    })
 }
 
 // Values are moved, never pinned.
@@ -200,18 +242,17 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    #[inline(never)]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Apart<V, E>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
         // A panic too: what is kept for errors is served then.
         if let Poll::Ready((landed, _)) = self.flight.poll_calmly(cx) {
-            return Poll::Ready(resolve(landed, self.fallback.take(), &self.env).into());
+            return Poll::Ready(resolve(landed, self.fallback.take(), &self.env));
         }
         let Some(patience) = &mut self.patience else { return Poll::Pending };
         if Pin::new(patience).poll(cx).is_pending() {
             return Poll::Pending;
         }
         self.patience = None;
-        self.fallback.take().map_or(Poll::Pending, |fallback| Poll::Ready(Apart::Hit(fallback)))
+        self.fallback.take().map_or(Poll::Pending, |fallback| Poll::Ready(Ok(fallback)))
     }
 }
 
@@ -256,8 +297,12 @@ impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> fmt::Debug for 
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.0 {
             State::Hit(_) => "hit",
-            State::Failed(_) => "failed",
-            State::Waiting(_) => "waiting",
+            State::Absent => "absent",
+            State::Rare(rare) => match &**rare {
+                Rare::Failed(_) => "failed",
+                Rare::Waiting(_) => "waiting",
+            },
+            State::Over => "over",
         };
         f.debug_tuple("Get").field(&state).finish()
     }

@@ -91,6 +91,8 @@ pub struct Got<V> {
 /// Where a value is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+// As large as what is left of a `Got` that is aligned: padding is copied byte by byte.
+#[repr(u32)]
 pub enum Source {
     /// From memory, and fresh.
     Memory,
