@@ -3,7 +3,7 @@
 //!
 //! What is removed and who must notice is listed in `xtask/mutants.txt`.
 
-mod list;
+pub(crate) mod list;
 mod tree;
 mod trial;
 
@@ -19,7 +19,7 @@ use crate::run::Stopwatch;
 use crate::say;
 use crate::workspace::Workspace;
 
-const LIST: &str = "xtask/mutants.txt";
+pub(crate) const LIST: &str = "xtask/mutants.txt";
 
 /// What became of a mutant. Only the first ending is good.
 #[derive(Debug, PartialEq, Eq)]

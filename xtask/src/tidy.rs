@@ -7,6 +7,7 @@ mod library;
 mod links;
 mod manifests;
 mod markdown;
+mod mutants;
 mod paths;
 mod readme;
 mod rows;
@@ -68,6 +69,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
     findings.extend(readme::check(&files, &workspace.version, &workspace.rust_version, &crate::command_names()));
     findings.extend(links::check(&files, &tracked));
     findings.extend(manifests::check(&files, &workspace.members));
+    findings.extend(mutants::check(&files));
     for file in &files {
         findings.extend(needles.check(file));
         findings.extend(text::check(file));

@@ -14,6 +14,7 @@ p{margin:.4rem 0}.soft{color:var(--soft)}.summary{font-size:1.1rem;border-left:4
 .wide{overflow-x:auto}.wide svg{min-width:42rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
 th:first-child,td:first-child{text-align:left}th.words,td.words{text-align:left;white-space:normal}\
+td.words:first-child{min-width:12rem}\
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}\
 svg .bar{fill:var(--bar)}svg .edge{stroke:var(--mark);stroke-width:2.5;stroke-linecap:round}\
 svg .axis{stroke:var(--line)}svg .mark{stroke:var(--mark);stroke-dasharray:3 3}\

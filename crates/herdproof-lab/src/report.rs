@@ -416,6 +416,17 @@ impl Source {
     }
 }
 
+/// A number as one would write it: whole, or to four digits that count.
+fn short(number: f64) -> String {
+    if number.fract() == 0.0 || !number.is_finite() {
+        return number.to_string();
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from nought to twelve")]
+    let decimals = (3.0 - number.abs().log10().floor()).clamp(0.0, 12.0) as usize;
+    let digits = format!("{number:.decimals$}");
+    if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.').to_owned() } else { digits }
+}
+
 impl Check {
     /// Claims exactly this.
     pub fn equal<T: PartialEq + Debug>(source: Source, what: impl Into<String>, expected: &T, got: &T) -> Check {
@@ -424,12 +435,12 @@ impl Check {
 
     /// Claims at least this much.
     pub fn at_least(source: Source, what: impl Into<String>, least: f64, got: f64) -> Check {
-        Check::new(source, what, format!(">= {least}"), got.to_string(), got >= least)
+        Check::new(source, what, format!(">= {}", short(least)), short(got), got >= least)
     }
 
     /// Claims at most this much.
     pub fn at_most(source: Source, what: impl Into<String>, most: f64, got: f64) -> Check {
-        Check::new(source, what, format!("<= {most}"), got.to_string(), got <= most)
+        Check::new(source, what, format!("<= {}", short(most)), short(got), got <= most)
     }
 
     /// Claims this value, give or take an error.
@@ -476,6 +487,13 @@ fn all_counts<S: serde::Serializer>(timelines: &[Timeline], serializer: S) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_that_count_and_whole_ones_all_of_theirs() {
+        let shown =
+            [0.0, 12_426.0, 1.612_645_249, 0.1, 123.456, 98_765.4, 0.000_012_345, -2.5, f64::INFINITY].map(short);
+        assert_eq!(shown, ["0", "12426", "1.613", "0.1", "123.5", "98765", "0.00001234", "-2.5", "inf"]);
+    }
 
     #[test]
     fn a_picture_over_steps_fills_its_width_and_says_what_it_is_over() {

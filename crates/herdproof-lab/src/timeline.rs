@@ -5,6 +5,9 @@ use std::time::Duration;
 use herdproof::Tick;
 use serde::Serialize;
 
+/// Fewer at one instant are no spike among other traffic.
+const CROWD: u64 = 10;
+
 /// Events counted in bins of equal width, from tick zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
@@ -20,9 +23,9 @@ pub enum Shape {
     Empty,
     /// One event.
     One,
-    /// Everything within one bin.
+    /// Everything within one bin, or more than all the rest together.
     Wall,
-    /// In several bins, to each more than half of what the fullest has.
+    /// In several bins, to each more than half of what the fullest has; or most of it in few bins that stand out.
     Spikes,
     /// Spread out.
     Curve,
@@ -98,10 +101,34 @@ impl Timeline {
             0 => Shape::Empty,
             1 if peak == 1 => Shape::One,
             1 => Shape::Wall,
+            _ if self.stands_out() => {
+                if peak * 2 > self.total() {
+                    Shape::Wall
+                } else {
+                    Shape::Spikes
+                }
+            }
             _ if self.is_level() => Shape::Curve,
             _ if self.occupied().all(|(_, count)| count * 2 > peak) => Shape::Spikes,
             _ => Shape::Curve,
         }
+    }
+
+    /// Whether most events are in few bins, each with a good part of what the fullest has and none beside another: what there
+    /// is between them hides no spike, and a hill is none.
+    fn stands_out(&self) -> bool {
+        let peak = self.peak();
+        let (mut bins, mut edges, mut events) = (0, 0, 0);
+        let mut beside = false;
+        for count in &self.counts {
+            let high = count * 4 > peak;
+            edges += usize::from(high && !beside);
+            bins += usize::from(high);
+            events += if high { *count } else { 0 };
+            beside = high;
+        }
+        let first = self.occupied().next().map_or(0, |(bin, _)| bin);
+        peak >= CROWD && bins * 8 <= self.counts.len() - first && bins <= edges * 2 && events * 2 > self.total()
     }
 
     /// Whether there are many bins with events and none without between them: whatever their heights, those are not spikes.
@@ -165,6 +192,24 @@ mod tests {
         assert_eq!(timeline(&[0, 0, 0, 10, 11]).shape(), Shape::Curve);
         assert_eq!(timeline(&[3, 4, 5, 6, 7, 8, 9, 10]).shape(), Shape::Curve, "as many in every bin");
         assert_eq!(timeline(&[3, 4, 5, 6, 7, 8, 9, 11]).shape(), Shape::Spikes);
+    }
+
+    #[test]
+    fn ordinary_traffic_between_them_does_not_make_a_curve_of_spikes() {
+        let busy = |spikes: &[usize], high: u64| {
+            let counts = (0..200).map(|bin| if spikes.contains(&bin) { high } else { 1 }).collect();
+            Timeline::of(MS, counts).shape()
+        };
+        assert_eq!(busy(&[0, 20, 60, 140], 100), Shape::Spikes);
+        assert_eq!(busy(&[0], 300), Shape::Wall);
+        assert_eq!(busy(&[0], 100), Shape::Curve, "less than all the rest");
+        assert_eq!(busy(&(0..100).collect::<Vec<_>>(), 100), Shape::Curve, "half the time is no instant");
+        assert_eq!(busy(&(0..20).collect::<Vec<_>>(), 100), Shape::Curve, "a hill is no spike");
+        assert_eq!(
+            Timeline::of(MS, [[2, 0, 0, 0, 0, 0, 0, 0, 0], [1; 9]].concat()).shape(),
+            Shape::Curve,
+            "two are no crowd"
+        );
     }
 
     #[test]

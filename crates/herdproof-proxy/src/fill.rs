@@ -8,49 +8,33 @@
 //! - **Failed**: the bytes, if there are any, are for the one request they answer; the others learn that it failed. For a short
 //!   while, drawn at random, nobody asks again; then one does.
 
-use std::{
-    convert::Infallible,
-    fmt,
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+mod pump;
+
+use std::{convert::Infallible, fmt, future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use herdproof::{
     Tick,
     cache::Keep,
-    env::Sleep,
     flight::{Landing, Linger},
     gate::{Ask, Priority, Refusal},
 };
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body as _;
 use parking_lot::Mutex;
+use pump::Pump;
 
 use crate::{
     head::block,
     key::{AsKey, Key},
     learn::{self, Template},
-    log::{Log, Reader, Writer},
+    log::{Log, Writer},
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
     store::{Place, Snapshot, Which},
 };
-
-/// Those who wait are woken when so much has come since the last time, or when no more is here.
-const BATCH: u64 = 64 << 10;
-/// While memory is short, no more of a body than this is kept for those who lag.
-const NARROW: u64 = 1 << 20;
-/// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half.
-/// One that does not say how long it is may have no end, and is given up.
-const WORTHWHILE: u64 = 1 << 20;
-/// So long after the head those aboard have surely begun to read.
-const BOARDING: Duration = Duration::from_secs(1);
 
 /// What is to be fetched, for whom, and what there is already.
 #[derive(Debug)]
@@ -315,10 +299,7 @@ impl Arrival<'_> {
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
     async fn receive(&self, writer: Writer, body: OriginBody) -> Option<Vec<Bytes>> {
         let mut body = Box::pin(body);
-        let (core, len) = (self.core, self.object.len());
-        let wanted = self.wanted();
-        let boarding = (!wanted).then(|| Boarding { _place: writer.reader(), over: core.env.sleep(BOARDING) });
-        let mut pump = Pump { core, len, wanted, boarding, published: 0 };
+        let mut pump = Pump::new(&self.core.env, &writer, self.core.max_object, self.object.len(), self.wanted());
         let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
         if whole { writer.complete() } else { None }
     }
@@ -326,93 +307,6 @@ impl Arrival<'_> {
     /// Whether it is fetched to its end though nobody reads it.
     fn wanted(&self) -> bool {
         self.job.kind == Kind::Refresh && self.verdict.stores()
-    }
-}
-
-struct Pump<'a> {
-    core: &'a Core,
-    len: Option<u64>,
-    wanted: bool,
-    boarding: Option<Boarding>,
-    /// How much those who wait were told of.
-    published: u64,
-}
-
-/// Some who are aboard may not have begun to read. Until somebody has, or it is over, the beginning is not given up.
-struct Boarding {
-    _place: Reader,
-    over: Sleep,
-}
-
-impl Pump<'_> {
-    /// Ready when the body is over: whether it is whole.
-    fn poll(&mut self, writer: &Writer, mut body: Pin<&mut OriginBody>, cx: &mut Context<'_>) -> Poll<bool> {
-        loop {
-            if writer.poll_room(cx).is_pending() {
-                // Whoever is waited for may be waiting to hear of it.
-                self.publish_rest(writer);
-                if self.is_boarding(writer, cx) || writer.poll_room(cx).is_pending() {
-                    return Poll::Pending;
-                }
-            }
-            match body.as_mut().poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    // Trailers are for one hop.
-                    let Ok(chunk) = frame.into_data() else { continue };
-                    writer.push(chunk);
-                    if writer.len() > self.core.max_object {
-                        writer.slide(self.core.max_object);
-                    }
-                    if writer.afloat().is_full() {
-                        writer.slide(NARROW);
-                    }
-                    if writer.len() - self.published >= BATCH {
-                        self.publish(writer);
-                    }
-                }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
-                Poll::Ready(None) => return Poll::Ready(true),
-                Poll::Pending => {
-                    self.publish_rest(writer);
-                    let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
-                    return if goes_on { Poll::Pending } else { Poll::Ready(false) };
-                }
-            }
-        }
-    }
-
-    fn publish_rest(&mut self, writer: &Writer) {
-        if writer.len() > self.published {
-            self.publish(writer);
-        }
-    }
-
-    fn publish(&mut self, writer: &Writer) {
-        self.published = writer.len();
-        writer.publish();
-    }
-
-    /// Whether nobody reads it, and somebody may be about to.
-    fn is_boarding(&mut self, writer: &Writer, cx: &mut Context<'_>) -> bool {
-        // One of them holds the place of the others.
-        let is_over =
-            |boarding: &mut Boarding| writer.readers() > 1 || Pin::new(&mut boarding.over).poll(cx).is_ready();
-        if self.boarding.as_mut().is_some_and(is_over) {
-            self.boarding = None;
-        }
-        self.boarding.is_some()
-    }
-
-    /// Whether it is to go on: somebody reads it, or it is nearly here.
-    fn is_worthwhile(&self, writer: &Writer) -> bool {
-        if self.wanted || writer.readers() > 0 {
-            return true;
-        }
-        let come = writer.len();
-        match self.len.map(|len| len.saturating_sub(come)) {
-            Some(missing) => missing <= WORTHWHILE || missing < come,
-            None => false,
-        }
     }
 }
 

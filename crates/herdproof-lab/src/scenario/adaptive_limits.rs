@@ -72,8 +72,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let arms: Vec<Arm> =
-        Law::ALL.into_iter().enumerate().map(|(at, law)| arm(settings.seed, knobs, law, &settings.tap(at))).collect();
+    let arms = settings.arms(&Law::ALL, |at, law| arm(settings.seed, knobs, *law, &settings.tap(at)));
     let checks = checks(knobs, &arms);
     let goodput = |law: usize, trouble: Trouble| arms[law].figure(trouble.key()).unwrap_or(0.0);
     let summary = format!(
@@ -99,7 +98,7 @@ fn run(settings: &Settings) -> Report {
             Parameter::new("figures", "good answers a second in trouble"),
             Parameter::new("thrashing", format!("mean of {DRAWS} draws")),
         ],
-        arms,
+        arms: arms.into(),
         span: CALM + TROUBLE,
         marks: vec![Mark { at: CALM, what: "trouble begins" }],
         checks,

@@ -58,14 +58,19 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
-    let fifo = herd(seed, knobs, &settings.tap(0), |_| None);
-    let more = herd(seed, Knobs { workers: knobs.workers * 2, ..knobs }, &settings.tap(1), |_| None);
-    let queue = |line, target, order| {
-        move |env: &Env| Some(Queue::builder(env, knobs.workers).line(line).target(target).order(order).build())
+    let more = Knobs { workers: knobs.workers * 2, ..knobs };
+    let queue = |env: &Env, order| {
+        Some(Queue::builder(env, knobs.workers).line(100_000).target(Duration::MAX).order(order).build())
     };
-    let deadlines = herd(seed, knobs, &settings.tap(2), queue(100_000, Duration::MAX, Order::Oldest));
-    let newest = herd(seed, knobs, &settings.tap(3), queue(100_000, Duration::MAX, Order::Newest));
-    let ours = herd(seed, knobs, &settings.tap(4), |env| Some(Queue::new(env, knobs.workers)));
+    let ways: [(Knobs, &(dyn Fn(&Env) -> Option<Queue> + Sync)); 5] = [
+        (knobs, &|_| None),
+        (more, &|_| None),
+        (knobs, &|env| queue(env, Order::Oldest)),
+        (knobs, &|env| queue(env, Order::Newest)),
+        (knobs, &|env| Some(Queue::new(env, knobs.workers))),
+    ];
+    let [fifo, more, deadlines, newest, ours] =
+        settings.arms(&ways, |arm, (knobs, line)| herd(seed, *knobs, &settings.tap(arm), line));
     let summary = format!(
         "served in order, {:.0} of {} in the burst are in time and then {} seconds pass with nobody served in time; \
          with shedding the worst second is at {:.0} % of what the service can do, and whoever is served waits {:.0} ms at \

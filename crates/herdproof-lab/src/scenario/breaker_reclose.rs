@@ -94,13 +94,12 @@ fn run(settings: &Settings) -> Report {
     let warmings = [(knobs.cold, 40), (knobs.very_cold, 90), (knobs.warm, 5)];
     let warmings = warmings.map(|(from, over)| Warming(from, knobs.full, SECOND * over));
     // Listened to is the origin that is back cold.
-    let all = |arm, way| {
+    let ways = [Way::NoBreaker, Way::FixedCloseAll, Way::JitterCloseAll, Way::JitterRamp];
+    let [none, fixed, jitter, ramp] = settings.arms(&ways, |arm, way| {
         let [cold, very_cold, warm] = warmings;
-        let outage = |warming, tap| outage(settings.seed, knobs, way, warming, tap);
+        let outage = |warming, tap| outage(settings.seed, knobs, *way, warming, tap);
         [outage(cold, settings.tap(arm)), outage(very_cold, Tap::default()), outage(warm, Tap::default())]
-    };
-    let (none, fixed) = (all(0, Way::NoBreaker), all(1, Way::FixedCloseAll));
-    let (jitter, ramp) = (all(2, Way::JitterCloseAll), all(3, Way::JitterRamp));
+    });
     let [cold, very_cold, warm] = [0, 1, 2].map(|which| [&fixed[which], &jitter[which], &ramp[which]]);
     let summary = format!(
         "back cold, {} calls failed without breakers, {} with a fixed open time and closing all at once, {} with a random \

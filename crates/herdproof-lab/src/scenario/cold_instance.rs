@@ -140,8 +140,8 @@ fn run(settings: &Settings) -> Report {
     let cold = Way { door: Kind::Cold, ..plain };
     let ways = [plain, slow(SHORT), slow(WINDOW), fixed, limited, opening, cold];
     // Listened to is the one that is new.
-    let [naive, short, slow, fixed, limited, opening, cold] = std::array::from_fn(|arm| {
-        let (seed, way) = (settings.seed, ways[arm]);
+    let [naive, short, slow, fixed, limited, opening, cold] = settings.arms(&ways, |arm, way| {
+        let (seed, way) = (settings.seed, *way);
         [pool(seed, way, 1, knobs.warm_ones, &settings.tap(arm)), pool(seed, way, knobs.all_new, 0, &Tap::default())]
     });
     let summary = format!(

@@ -68,11 +68,15 @@ fn run(settings: &Settings) -> Report {
     let rate = |load: f64| load * knobs.service().capacity();
     // Listened to is the run at twice the capacity.
     let tap = |arm, load: f64| if (load - LISTENED).abs() < STEP / 2.0 { settings.tap(arm) } else { Tap::default() };
-    let line = Curve::of(|load| good(seed, plain, rate(load), &tap(0, load), |_| None::<Queue>));
-    let more = Curve::of(|load| good(seed, twice, rate(load), &tap(1, load), |_| None::<Queue>));
-    let shed = Curve::of(|load| good(seed, plain, rate(load), &tap(2, load), |env| Queue::new(env, plain.workers)));
-    let both = Curve::of(|load| good(seed, twice, rate(load), &tap(3, load), |env| Queue::new(env, twice.workers)));
-    let adaptive = Curve::of(|load| good(seed, plain, rate(load), &tap(4, load), AdaptiveLimit::new));
+    let waiting = |_: &Env| None::<Queue>;
+    let ways: [&(dyn Fn(usize, f64) -> u64 + Sync); 5] = [
+        &|arm, load| good(seed, plain, rate(load), &tap(arm, load), waiting),
+        &|arm, load| good(seed, twice, rate(load), &tap(arm, load), waiting),
+        &|arm, load| good(seed, plain, rate(load), &tap(arm, load), |env| Queue::new(env, plain.workers)),
+        &|arm, load| good(seed, twice, rate(load), &tap(arm, load), |env| Queue::new(env, twice.workers)),
+        &|arm, load| good(seed, plain, rate(load), &tap(arm, load), AdaptiveLimit::new),
+    ];
+    let [line, more, shed, both, adaptive] = settings.arms(&ways, |arm, way| Curve::of(|load| way(arm, load)));
     let summary = format!(
         "a line serves {:.0} a second at its capacity and {:.0} at twice that; with twice the capacity it serves {:.0} there, and {:.0} at \
          four times. Shedding serves {:.0} at eight times the capacity, and a limit that finds itself {:.0}.",

@@ -42,9 +42,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, way| herd(settings.seed, knobs, way, settings.tap(arm));
-    let (naive, backoff, jitter) = (herd(0, Way::AtOnce), herd(1, Way::Backoff), herd(2, Way::FullJitter));
-    let alike = herd(3, Way::OneSeed);
+    let ways = [Way::AtOnce, Way::Backoff, Way::FullJitter, Way::OneSeed];
+    let [naive, backoff, jitter, alike] =
+        settings.arms(&ways, |arm, way| herd(settings.seed, knobs, *way, settings.tap(arm)));
     let checks = if settings.is_bare() {
         Vec::new()
     } else {

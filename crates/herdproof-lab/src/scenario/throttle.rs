@@ -65,12 +65,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
-    let herd = |arm, setting| herd(settings.seed, knobs, setting, settings.tap(arm));
     let usual = Setting { most: 0.9, window: SECOND * 120 };
-    let naive = herd(0, None);
-    let uncapped = herd(1, Some(Setting { most: 1.0, ..usual }));
-    let capped = herd(2, Some(usual));
-    let short = herd(3, Some(Setting { window: SECOND * 30, ..usual }));
+    let uncapped = Setting { most: 1.0, ..usual };
+    let short = Setting { window: SECOND * 30, ..usual };
+    let ways = [None, Some(uncapped), Some(usual), Some(short)];
+    let [naive, uncapped, capped, short] =
+        settings.arms(&ways, |arm, way| herd(settings.seed, knobs, *way, settings.tap(arm)));
     let seconds = |outcome: &Outcome| outcome.recovered().as_secs_f64();
     let checks = vec![
         Check::within(
