@@ -110,19 +110,21 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_of_what_more_threads_count_than_there_are_lines() {
+        // Long enough that those who share a line are at it at the same time.
+        const TIMES: u64 = 100_000;
         let (lines, all_there) = (Lines::<2>::new(), Barrier::new(2 * OWN));
         thread::scope(|scope| {
             for _ in 0..2 * OWN {
                 scope.spawn(|| {
                     lines.add(1);
                     all_there.wait();
-                    for _ in 0..10_000 {
+                    for _ in 0..TIMES {
                         lines.add(0);
                     }
                 });
             }
         });
-        assert_eq!((lines.sum(0), lines.sum(1)), (2 * 10_000 * OWN as u64, 2 * OWN as u64));
+        assert_eq!((lines.sum(0), lines.sum(1)), (2 * TIMES * OWN as u64, 2 * OWN as u64));
     }
 
     #[test]
