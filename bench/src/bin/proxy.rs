@@ -39,6 +39,7 @@ use results::Results;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stable::Stable;
 use tokio::signal::unix::{SignalKind, signal};
+use wrk::Processors;
 
 fn main() -> ExitCode {
     match run() {
@@ -51,12 +52,15 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let options = Options::parse(std::env::args().skip(1))?;
+    let mut options = Options::parse(std::env::args().skip(1))?;
     if options.list {
         for case in CASES {
             println!("{:<8} {:<14} {}", case.group, case.name, case.what);
         }
         return Ok(());
+    }
+    if options.apart {
+        options.aside = Some(Processors::set_aside()?);
     }
     let cases = chosen(&options)?;
     raise_descriptors();

@@ -410,7 +410,12 @@ async fn warm(stage: &Stage<'_>, size: usize) -> Result<Prepared, String> {
 
 async fn hits(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let scene = &stage.prepared()?.scene;
-    let load = wrk::Load { target: stage.running.address, path: scene.path("hit"), keys: None };
+    let load = wrk::Load {
+        on: stage.options.aside.as_ref(),
+        target: stage.running.address,
+        path: scene.path("hit"),
+        keys: None,
+    };
     Ok(vec![row("", under(stage, &load, scene)?)])
 }
 
@@ -438,7 +443,7 @@ async fn paced(stage: &Stage<'_>, every: Duration) -> Result<Vec<Row>, String> {
     )])
 }
 
-fn under(stage: &Stage<'_>, load: &wrk::Load, scene: &Scene) -> Result<Vec<Figure>, String> {
+fn under(stage: &Stage<'_>, load: &wrk::Load<'_>, scene: &Scene) -> Result<Vec<Figure>, String> {
     let before = stage.running.process.cpu();
     let seen = load.run(if stage.options.is_quick() { 2 } else { 4 })?;
     let cpu = stage.cpu_since(before, seen.requests);
@@ -653,7 +658,12 @@ async fn fill(stage: &Stage<'_>) -> Result<Prepared, String> {
 
 async fn keys(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let prepared = stage.prepared()?;
-    let load = wrk::Load { target: stage.running.address, path: prepared.scene.path(""), keys: Some(KEYS) };
+    let load = wrk::Load {
+        on: stage.options.aside.as_ref(),
+        target: stage.running.address,
+        path: prepared.scene.path(""),
+        keys: Some(KEYS),
+    };
     let mut figures = under(stage, &load, &prepared.scene)?;
     if !prepared.is_told.replace(true) {
         figures.extend(&prepared.figures);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::wrk::Processors;
+
 pub struct Options {
     /// Groups or beginnings of names; all cases, if there is none.
     pub cases: Vec<String>,
@@ -15,9 +17,13 @@ pub struct Options {
     /// Ours, already built.
     pub binary: Option<PathBuf>,
     pub list: bool,
+    /// Whether wrk is to have processors of its own.
+    pub apart: bool,
+    /// And those are they, once they are set aside.
+    pub aside: Option<Processors>,
 }
 
-const KNOWN: &str = "--case NAME.., --peer NAME.., --rounds N, --minutes N, --binary PATH, --json and --list";
+const KNOWN: &str = "--case NAME.., --peer NAME.., --rounds N, --minutes N, --binary PATH, --apart, --json and --list";
 
 impl Options {
     pub fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -29,6 +35,8 @@ impl Options {
             json: false,
             binary: None,
             list: false,
+            apart: false,
+            aside: None,
         };
         let mut args = args.peekable();
         while let Some(arg) = args.next() {
@@ -53,6 +61,7 @@ impl Options {
                 "--binary" => options.binary = Some(args.next().ok_or("--binary takes a path")?.into()),
                 "--json" => options.json = true,
                 "--list" => options.list = true,
+                "--apart" => options.apart = true,
                 _ => return Err(format!("unknown option {arg}; there are {KNOWN}")),
             }
         }

@@ -6,7 +6,31 @@ use std::{
     process::{Command, Stdio},
 };
 
-pub struct Load {
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Processors, as `taskset` names them.
+pub struct Processors(String);
+
+impl Processors {
+    /// Half of those there are, for load alone: whatever this process starts from now on shares the others with it.
+    pub fn set_aside() -> Result<Processors, String> {
+        let problem = |error| format!("processors: {error}");
+        let all = sched_getaffinity(None).map_err(problem)?;
+        let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+        let (ours, aside) = all.split_at(all.len().div_ceil(2));
+        if aside.is_empty() {
+            return Err("--apart takes two processors at least, and there is one".into());
+        }
+        let mut rest = CpuSet::new();
+        ours.iter().for_each(|cpu| rest.set(*cpu));
+        sched_setaffinity(None, &rest).map_err(problem)?;
+        Ok(Processors(aside.iter().map(usize::to_string).collect::<Vec<_>>().join(",")))
+    }
+}
+
+pub struct Load<'a> {
+    /// Those it runs on; all, if it says nothing.
+    pub on: Option<&'a Processors>,
     pub target: SocketAddr,
     /// What is asked for, or how it begins.
     pub path: String,
@@ -22,10 +46,17 @@ pub struct Seen {
     pub p99: f64,
 }
 
-impl Load {
+impl Load<'_> {
     pub fn run(&self, secs: u32) -> Result<Seen, String> {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy");
-        let mut command = Command::new("wrk");
+        let mut command = match self.on {
+            None => Command::new("wrk"),
+            Some(Processors(list)) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", list, "wrk"]);
+                command
+            }
+        };
         command.args(["-t2", "-c64"]).arg(format!("-d{secs}s"));
         match self.keys {
             None => command.arg("-s").arg(scripts.join("done.lua")).arg(format!("http://{}{}", self.target, self.path)),
