@@ -56,13 +56,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
+/// Where those wait who come, if that is not the service's own line.
+type Line<'a> = &'a (dyn Fn(&Env) -> Option<Queue> + Sync);
+
 fn run(settings: &Settings) -> Report {
     let (seed, knobs) = (settings.seed, Knobs::of(settings));
     let more = Knobs { workers: knobs.workers * 2, ..knobs };
     let queue = |env: &Env, order| {
         Some(Queue::builder(env, knobs.workers).line(100_000).target(Duration::MAX).order(order).build())
     };
-    let ways: [(Knobs, &(dyn Fn(&Env) -> Option<Queue> + Sync)); 5] = [
+    let ways: [(Knobs, Line<'_>); 5] = [
         (knobs, &|_| None),
         (more, &|_| None),
         (knobs, &|env| queue(env, Order::Oldest)),

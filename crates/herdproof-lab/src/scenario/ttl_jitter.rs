@@ -71,22 +71,14 @@ fn run(settings: &Settings) -> Report {
     let knobs = Knobs::of(settings);
     let one_cycle = Trial { readers: knobs.servers, cycles: 1 };
     let herd = |place, ttl, jitter, tap| herd(settings.seed, knobs, one_cycle, place, ttl, jitter, tap);
-    // The arms are in pairs, without jitter and with it; behind them is what only checks are about.
-    let ways = [
-        (Where::EachServer, knobs.ttl, false),
-        (Where::EachServer, knobs.ttl, true),
-        (Where::ManyKeys, knobs.ttl, false),
-        (Where::ManyKeys, knobs.ttl, true),
-        (Where::SharedNaively, knobs.ttl, false),
-        (Where::SharedNaively, knobs.ttl, true),
-        (Where::Shared, knobs.ttl, true),
-        (Where::EachServer, knobs.ttl * 2, false),
-        (Where::EachServer, SEC * 60, false),
-        (Where::EachServer, SEC * 600, false),
-    ];
-    let [a, b, c, d, e, f, shared, longer, g, h] =
-        settings.arms(&ways, |arm, &(place, ttl, jitter)| herd(place, ttl, jitter, settings.tap(arm)));
-    let (each, keys, naive, moved) = ([a, b], [c, d], [e, f], [g, h]);
+    // The arms are in pairs, without jitter and with it.
+    let places = [Where::EachServer, Where::ManyKeys, Where::SharedNaively];
+    let [each, keys, naive] = settings.arms(&places, |pair, place| {
+        [false, true].map(|jitter| herd(*place, knobs.ttl, jitter, settings.tap(2 * pair + usize::from(jitter))))
+    });
+    let shared = herd(Where::Shared, knobs.ttl, true, settings.tap(6));
+    let longer = herd(Where::EachServer, knobs.ttl * 2, false, Tap::default());
+    let moved = [SEC * 60, SEC * 600].map(|ttl| herd(Where::EachServer, ttl, false, Tap::default()));
     let peak = |runs: &[Run; 2]| runs.each_ref().map(Run::peak);
     let all = u64::from(knobs.servers);
     let per_second = f64::from(knobs.servers) / knobs.jitter.as_secs_f64();
