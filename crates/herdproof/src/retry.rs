@@ -62,7 +62,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -195,9 +195,9 @@ impl Retry {
     ///
     /// An `async` closure will do that only reads what is around it; one that changes it, or that is `move`, has to be written
     /// as `|ask| async move { .. }`, so that the run can be a task.
-    pub fn run<T, E, C, F>(
-        &self,
-        env: &Env,
+    pub fn run<'a, T, E, C, F>(
+        &'a self,
+        env: &'a Env,
         classify: C,
         ask: Ask,
         work: impl FnMut(Ask) -> F,
@@ -211,9 +211,9 @@ impl Retry {
 
     /// As [`run`](Retry::run), for what must not be done twice: another attempt is made only if the last was certainly
     /// never begun, because one of our own gates refused it or because it was never sent ([`Failure::Unsent`]).
-    pub fn run_at_most_once<T, E, C, F>(
-        &self,
-        env: &Env,
+    pub fn run_at_most_once<'a, T, E, C, F>(
+        &'a self,
+        env: &'a Env,
         classify: C,
         ask: Ask,
         work: impl FnMut(Ask) -> F,
@@ -230,62 +230,164 @@ impl Retry {
         self.0.budget.as_ref()
     }
 
-    /// Not an `async fn`, which would move its arguments once more.
     #[inline]
-    fn repeat<T, E, C, F>(
-        &self,
-        env: &Env,
+    fn repeat<'a, T, E, C, F, W>(
+        &'a self,
+        env: &'a Env,
         classify: C,
-        mut ask: Ask,
-        mut work: impl FnMut(Ask) -> F,
+        ask: Ask,
+        work: W,
         repeat: Repeat,
     ) -> impl Future<Output = Result<T, GaveUp<E>>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,
+        W: FnMut(Ask) -> F,
     {
-        async move {
-            let rules = &*self.0;
-            if ask.is_late() {
+        let operation = Operation { rules: &*self.0, env, classify, ask, work, repeat };
+        Run { operation: Some(operation), step: Step::Unbegun, again: Operation::again }
+    }
+}
+
+/// What is to be done, and by which rules.
+struct Operation<'a, C, W> {
+    rules: &'a Rules,
+    env: &'a Env,
+    classify: C,
+    ask: Ask,
+    work: W,
+    repeat: Repeat,
+}
+
+pin_project! {
+    /// The first attempt, and whatever comes after it. Written by hand, because an async block keeps all that it might need
+    /// in memory from the beginning, and most operations need none of it: their first attempt succeeds.
+    struct Run<'a, C, W, F, A, G> {
+        // Taken when there is more to do than the first attempt.
+        operation: Option<Operation<'a, C, W>>,
+        #[pin]
+        step: Step<'a, F, A>,
+        // `Operation::again`, whose future has no name.
+        again: G,
+    }
+}
+
+pin_project! {
+    #[project = StepProjected]
+    enum Step<'a, F, A> {
+        Unbegun,
+        First { #[pin] attempt: By<'a, F> },
+        // On the heap, because most operations never come to it, and all of them would carry it.
+        Again { again: Pin<Box<A>> },
+    }
+}
+
+impl<'a, T, E, C, W, F, A, G> Future for Run<'a, C, W, F, A, G>
+where
+    C: Classify<T, E>,
+    F: Future<Output = Result<T, Failure<E>>>,
+    W: FnMut(Ask) -> F,
+    A: Future<Output = Result<T, GaveUp<E>>>,
+    G: Fn(Operation<'a, C, W>, Verdict, Result<T, Failure<E>>) -> A,
+{
+    type Output = Result<T, GaveUp<E>>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut run = self.project();
+        if let (StepProjected::Unbegun, Some(operation)) = (run.step.as_mut().project(), run.operation.as_mut()) {
+            if operation.ask.is_late() {
                 let failure = Failure::Refused(Refusal::new(Why::Deadline));
-                return Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 });
+                return Poll::Ready(Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 }));
             }
-            let mut made = Made { attempts: 1, most: rules.attempts, by_caller: ask.attempt > 0, repeat };
-            if let (Some(budget), false) = (&rules.budget, made.by_caller) {
-                budget.first(ask.at);
+            operation.begin();
+            run.step.set(Step::First { attempt: operation.attempt() });
+        }
+        if let (StepProjected::First { attempt }, Some(operation)) = (run.step.as_mut().project(), &run.operation) {
+            let (verdict, outcome) = operation.judge(ready!(attempt.poll(cx)));
+            if let (Ok(_), Verdict::Ok) = (&outcome, &verdict) {
+                return Poll::Ready(outcome.map_err(|failure| GaveUp { failure, why: Stop::Final, attempts: 1 }));
             }
-            let mut extra = None;
-            // Boxed, because most operations never wait and all of them would carry it.
-            let mut waits = None;
-            loop {
-                let deadline = earlier(ask.deadline, rules.timeout.map(|timeout| ask.at + timeout));
-                let attempt = work(Ask { deadline, ..ask.clone() });
-                let outcome = by(env, deadline, attempt).await.unwrap_or(Err(Failure::TimedOut));
-                let (verdict, outcome) = judge(&classify, outcome);
-                rules.learn(&outcome, &verdict);
-                drop(extra.take());
-                let next = match &outcome {
-                    Ok(_) if verdict == Verdict::Ok => {
-                        return outcome.map_err(|failure| made.gave_up(failure, Stop::Final));
-                    }
-                    Ok(_) => made.next(None, &verdict),
-                    Err(failure) => made.next(Some(failure.kind()), &verdict),
-                };
-                let scheduled = rules.schedule(env.now(), ask.deadline, &mut waits, &next);
-                let resume = match scheduled {
-                    Ok((resume, charge)) => {
-                        extra = charge;
-                        resume
-                    }
-                    Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
-                };
-                drop(outcome);
-                ask.at = env.sleep_until(resume).await;
-                extra.iter_mut().for_each(Extra::begin);
-                env.tell(&Event::Retry);
-                ask.attempt = ask.attempt.saturating_add(1);
-                made.attempts += 1;
+            if let Some(operation) = run.operation.take() {
+                run.step.set(Step::Again { again: Box::pin((run.again)(operation, verdict, outcome)) });
             }
+        }
+        match run.step.project() {
+            StepProjected::Again { again } => again.as_mut().poll(cx),
+            StepProjected::Unbegun | StepProjected::First { .. } => unreachable!("the first attempt is over"),
+        }
+    }
+}
+
+impl<'a, C, W> Operation<'a, C, W> {
+    #[inline]
+    fn begin(&self) {
+        // One that is somebody else's retry is no first attempt.
+        if let (Some(budget), 0) = (&self.rules.budget, self.ask.attempt) {
+            budget.first(self.ask.at);
+        }
+    }
+
+    /// One attempt, to be cut off when its time is over.
+    #[inline]
+    fn attempt<F>(&mut self) -> By<'a, F>
+    where
+        F: Future,
+        W: FnMut(Ask) -> F,
+    {
+        let deadline = earlier(self.ask.deadline, self.rules.timeout.map(|timeout| self.ask.at + timeout));
+        by(self.env, deadline, (self.work)(Ask { deadline, ..self.ask.clone() }))
+    }
+
+    /// What an attempt has come to, which the budget is told too.
+    #[inline]
+    fn judge<T, E>(&self, outcome: Option<Result<T, Failure<E>>>) -> (Verdict, Result<T, Failure<E>>)
+    where
+        C: Classify<T, E>,
+    {
+        let (verdict, outcome) = judge(&self.classify, outcome.unwrap_or(Err(Failure::TimedOut)));
+        self.rules.learn(&outcome, &verdict);
+        (verdict, outcome)
+    }
+
+    /// What comes after a first attempt that did not succeed.
+    async fn again<T, E, F>(
+        mut self,
+        mut verdict: Verdict,
+        mut outcome: Result<T, Failure<E>>,
+    ) -> Result<T, GaveUp<E>>
+    where
+        C: Classify<T, E>,
+        F: Future<Output = Result<T, Failure<E>>>,
+        W: FnMut(Ask) -> F,
+    {
+        let Operation { rules, env, repeat, .. } = self;
+        let mut made = Made { attempts: 1, most: rules.attempts, by_caller: self.ask.attempt > 0, repeat };
+        let mut waits = Waits::new(rules);
+        loop {
+            let next = match &outcome {
+                Ok(_) if verdict == Verdict::Ok => {
+                    return outcome.map_err(|failure| made.gave_up(failure, Stop::Final));
+                }
+                Ok(_) => made.next(None, &verdict),
+                Err(failure) => made.next(Some(failure.kind()), &verdict),
+            };
+            let (resume, mut extra) = match rules.schedule(env.now(), self.ask.deadline, &mut waits, &next) {
+                Ok(scheduled) => scheduled,
+                Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
+            };
+            drop(outcome);
+            self.ask.at = env.sleep_until(resume).await;
+            extra.iter_mut().for_each(Extra::begin);
+            env.tell(&Event::Retry);
+            self.ask.attempt = self.ask.attempt.saturating_add(1);
+            made.attempts += 1;
+            (verdict, outcome) = {
+                let attempt = self.attempt();
+                let came = attempt.await;
+                self.judge(came)
+            };
+            drop(extra);
         }
     }
 }
@@ -304,14 +406,13 @@ impl Rules {
         &self,
         now: Tick,
         deadline: Option<Tick>,
-        waits: &mut Option<Box<Waits>>,
+        waits: &mut Waits,
         next: &Next,
     ) -> Result<(Tick, Option<Extra>), Stop> {
         let (pace, after, charged) = match *next {
             Next::Stop(why) => return Err(why),
             Next::Wait { pace, after, charged } => (pace, after, charged),
         };
-        let waits = waits.get_or_insert_with(|| Box::new(Waits::new(self)));
         let resume = now + waits.delay(&self.rng, pace, after);
         if deadline.is_some_and(|deadline| resume >= deadline) {
             return Err(Stop::Deadline);

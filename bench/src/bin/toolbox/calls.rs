@@ -6,7 +6,7 @@ use herdproof::{Env, Tick, gate::Ask};
 pub(crate) use herdproof_bench::calls::{All, alone, on_two_threads};
 
 thread_local! {
-    static NOW: Cell<u64> = const { Cell::new(1 << 40) };
+    static NOW: Cell<u64> = const { Cell::new(1 << 60) };
     static KEY: Cell<u64> = const { Cell::new(1) };
 }
 
@@ -26,7 +26,8 @@ impl Clock for &Env {
     }
 }
 
-/// A number of this thread's own that goes on by ten nanoseconds whenever it is looked at.
+/// A number of this thread's own that goes on by ten nanoseconds whenever it is looked at. It begins decades after any clock:
+/// what was made by a clock and is told an earlier time takes whoever tells it for late.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given;
 
