@@ -78,6 +78,11 @@ impl<'a> Trial<'a> {
             .within(&self.tree.root)
             .env("CARGO_TARGET_DIR", self.folder.join("target"))
             .env("CARGO_TERM_COLOR", "never")
+            // What differs from one mutant to the next is one line, and of all tests one is run: what is quick to build is
+            // quickest.
+            .env("CARGO_INCREMENTAL", "1")
+            .env("CARGO_PROFILE_TEST_OPT_LEVEL", "0")
+            .env("CARGO_PROFILE_TEST_DEBUG", "false")
     }
 
     fn settings(&self) -> PathBuf {
