@@ -87,6 +87,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) why: Reason,
+    /// Whether the request that it answers said who asks. Then it says nothing about those who do not.
+    pub(crate) for_a_user: bool,
     answer: Mutex<Option<Answer>>,
 }
 
@@ -166,7 +168,7 @@ impl fmt::Display for Fault {
 pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
     let (asked, since) = (core.env.now(), core.store.snapshot());
     if let Some(news) = core.news(&job, asked) {
-        drop(landing.land(news));
+        landing.land_and_end(news);
         return Ok(());
     }
     let asking = job.prior.as_ref().map(Asking::about);
@@ -175,7 +177,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     let response = match response {
         Ok(response) => response,
         Err(error) => {
-            drop(landing.land(core.failed(&job, error.into())));
+            landing.land_and_end(core.failed(&job, error.into()));
             return Ok(());
         }
     };
@@ -208,11 +210,11 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         Verdict::Failed(_) => {
             let mut failure = Failure::new(head.status, Fault::Status);
             failure.answer = Mutex::new(Some(response(head, body)));
-            drop(landing.land(core.failed(&job, failure)));
+            landing.land_and_end(core.failed(&job, failure));
         }
         Verdict::NotShareable { why, store: false } => {
-            core.replaced(&job, why);
-            drop(landing.land(Landed::own(why, Some(Answer::Origin(Box::new(response(head, body)))))));
+            core.replaced(&job, head.status, why);
+            landing.land_and_end(Landed::own(&job, why, Some(Answer::Origin(Box::new(response(head, body))))));
         }
         _ => {
             hop::keep(&mut head.headers, times.wall);
@@ -244,10 +246,7 @@ impl Arrival<'_> {
             Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
             _ => None,
         };
-        let place = match &variant {
-            Some((spec, _)) if self.verdict.shares() => core.store.place(&job.place, spec, &job.headers),
-            _ => Some(job.place.clone()),
-        };
+        let place = core.place(job, &self.terms, self.verdict);
         // Nobody who asks from now on for this variant finds the flight, which has another key: it is kept before it is whole.
         if self.verdict == Verdict::Shareable
             && let Some(place) = place.as_ref().filter(|place| place.key() != job.place.key())
@@ -261,14 +260,19 @@ impl Arrival<'_> {
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
-            Verdict::NotShareable { why, .. } => Landed::own(why, Some(Answer::Object(object))),
+            Verdict::NotShareable { why, .. } => Landed::own(job, why, Some(Answer::Object(object))),
             _ => {
                 let stored = self.verdict.stores();
                 Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored }))
             }
         };
         // Who comes after the head of a response that is stale at once is not to have it.
-        let linger = Some(landing.land(landed)).filter(|_| self.verdict == Verdict::Shareable);
+        let linger = if self.verdict == Verdict::Shareable {
+            Some(landing.land(landed))
+        } else {
+            landing.land_and_end(landed);
+            None
+        };
         let chunks = self.receive(writer, body).await;
         let Some(place) = place else { return };
         match chunks {
@@ -311,8 +315,8 @@ impl Arrival<'_> {
 }
 
 impl Landed {
-    fn own(why: Reason, answer: Option<Answer>) -> Landed {
-        Landed::Own(Arc::new(Own { why, answer: Mutex::new(answer) }))
+    fn own(job: &Job, why: Reason, answer: Option<Answer>) -> Landed {
+        Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), answer: Mutex::new(answer) }))
     }
 }
 
@@ -379,7 +383,7 @@ impl Core {
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
             self.store.remove(job.place.key(), prior);
-            drop(landing.land(Landed::own(Reason::Condition, None)));
+            landing.land_and_end(Landed::own(job, Reason::Condition, None));
             return;
         }
         let draws = Draws { jitter: self.rng.unit() };
@@ -393,10 +397,13 @@ impl Core {
             _ => None,
         };
         let has_validator = judged.terms.has_validator;
-        let keep = || self.store.put(&job.place, Arc::clone(&object), has_validator);
+        // A body that is still on its way is kept by who receives it, if it comes to its end.
+        let keeps = judged.verdict.stores() && !prior.is_arriving();
+        let place = if keeps { self.place(job, &judged.terms, judged.verdict) } else { None };
+        let keep = |place| self.store.put(&place, Arc::clone(&object), has_validator);
         let landed = match judged.verdict {
             Verdict::NotShareable { why, .. } | Verdict::Failed(why) => {
-                Landed::own(why, Some(Answer::Object(Arc::clone(&object))))
+                Landed::own(job, why, Some(Answer::Object(Arc::clone(&object))))
             }
             verdict => Landed::Shared(Arc::new(Shared {
                 object: Arc::clone(&object),
@@ -406,22 +413,31 @@ impl Core {
             })),
         };
         if let Some(why) = judged.verdict.why().filter(|_| !judged.verdict.stores()) {
-            self.replaced(job, why);
+            self.replaced(job, status, why);
         }
         let linger = landing.land(landed);
+        let Some(place) = place else { return };
         match job.kind {
-            _ if !judged.verdict.stores() => {}
-            Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(keep)),
-            Kind::Alone if self.store.snapshot() == since => keep(),
+            Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(|| keep(place))),
+            Kind::Alone if self.store.snapshot() == since => keep(place),
             Kind::Alone => {}
         }
     }
 
+    /// Where a response is kept, now that its head is known: by what it varies on, also if it is kept only to be asked about.
+    fn place(&self, job: &Job, terms: &Terms, verdict: Verdict) -> Option<Place> {
+        match &terms.vary {
+            Vary::On(spec) if verdict.shares() || verdict.stores() => self.store.place(&job.place, spec, &job.headers),
+            _ => Some(job.place.clone()),
+        }
+    }
+
     /// What is kept is no longer for all: the origin says so of its successor.
-    fn replaced(&self, job: &Job, why: Reason) {
-        // A cookie or credentials in the request say nothing about what others get.
+    fn replaced(&self, job: &Job, status: StatusCode, why: Reason) {
+        // What a request with a cookie or credentials gets, or one that was put in another way, or one too many, says nothing
+        // about what others get.
         if let Some(prior) = &job.prior {
-            if matches!(why, Reason::Cookie | Reason::Authorization | Reason::Condition | Reason::Partial) {
+            if job.class.has_credentials() || is_about_the_request(status) || !why.is_telling() {
                 prior.rest(self.env.now() + self.settings.failed.end);
             } else {
                 self.store.remove(job.place.key(), prior);
@@ -470,5 +486,5 @@ fn is_about_the_request(status: StatusCode) -> bool {
 
 /// What is private for who comes with credentials need not be for who does not.
 pub(crate) fn private_key(class: &Class, key: u64) -> u64 {
-    if class.has_cookie() || class.has_authorization() { key.rotate_left(17) } else { key }
+    if class.has_credentials() { key.rotate_left(17) } else { key }
 }

@@ -133,16 +133,17 @@ impl Log {
         self.state.lock().len
     }
 
-    /// Whether everything that came is still there.
+    /// Whether everything that came is still there, and more may come or it is whole.
     pub(crate) fn has_beginning(&self) -> bool {
-        self.state.lock().dropped == 0
+        let state = self.state.lock();
+        state.dropped == 0 && state.ending != Some(Ending::Failed)
     }
 
     /// Drops what is older than the window, and gives it to be dropped without the lock.
     fn shorten(&self, state: &mut State) -> Vec<Bytes> {
-        let before = state.kept;
+        let before = state.afloat();
         let dropped = state.shorten();
-        self.afloat.bytes.fetch_sub(before - state.kept, Relaxed);
+        self.afloat.bytes.fetch_sub(before - state.afloat(), Relaxed);
         dropped
     }
 }
@@ -153,8 +154,8 @@ fn cost(chunk: &Bytes) -> u64 {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let kept = self.state.lock().kept;
-        self.afloat.bytes.fetch_sub(kept, Relaxed);
+        let afloat = self.state.lock().afloat();
+        self.afloat.bytes.fetch_sub(afloat, Relaxed);
     }
 }
 
@@ -222,9 +223,11 @@ impl Writer {
         &self.0.afloat
     }
 
-    /// All has come. Gives the chunks, if all of them are still there.
+    /// All has come, and nothing of it is afloat any more: who reads slowly is not to keep others from what they ask for. Gives
+    /// the chunks, if all of them are still there.
     pub(crate) fn complete(self) -> Option<Vec<Bytes>> {
         let mut state = self.0.state.lock();
+        self.0.afloat.bytes.fetch_sub(state.afloat(), Relaxed);
         state.ending = Some(Ending::Complete);
         let whole = state.dropped == 0;
         let chunks = if whole { state.chunks.clone() } else { Vec::new() };
@@ -244,6 +247,11 @@ impl Drop for Writer {
 }
 
 impl State {
+    /// What counts as being on its way.
+    fn afloat(&self) -> u64 {
+        if self.ending == Some(Ending::Complete) { 0 } else { self.kept }
+    }
+
     fn shorten(&mut self) -> Vec<Bytes> {
         let Some(window) = self.window else { return Vec::new() };
         let mut kept = self.kept;

@@ -163,6 +163,11 @@ impl Object {
             && self.claimed_until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
     }
 
+    /// Whether its body is on its way, or was and did not come.
+    pub(crate) fn is_arriving(&self) -> bool {
+        matches!(self.elsewhere(), Some(Elsewhere::Arriving(..)))
+    }
+
     /// Whether it can still be read from its first byte on.
     pub(crate) fn has_beginning(&self) -> bool {
         match self.elsewhere() {

@@ -176,11 +176,15 @@ impl Origin {
 
     /// Sends a request that may be repeated: tried again if the connection fails before the answer begins, and tried a second
     /// time beside the first if that takes long, both within the budget.
-    pub async fn fetch(&self, request: &Outgoing, ask: Ask) -> Result<Answer, OriginError> {
+    ///
+    /// The deadline is that for being let in. What is sent is waited for as the settings say: cut off by who waits for it, nobody
+    /// would learn that the origin hangs.
+    pub async fn fetch(&self, request: &Outgoing, mut ask: Ask) -> Result<Answer, OriginError> {
         let inner = &*self.0;
-        let first = ask.attempt;
-        let attempt = |ask: Ask| async move {
+        let (first, deadline) = (ask.attempt, ask.deadline.take());
+        let attempt = |mut ask: Ask| async move {
             let again = ask.attempt > first;
+            ask.deadline = deadline;
             inner.fetch_once(request, ask, again).await.map_err(|error| failure(error, false))
         };
         let outcome = inner.stack.retry.run(&inner.env, repeatable, ask, attempt).await;
@@ -188,8 +192,8 @@ impl Origin {
     }
 
     /// Sends anything else, at most once: tried again only if it certainly was not sent. The body is read as fast as the origin
-    /// takes it.
-    pub async fn send<B>(&self, request: Request<B>, ask: Ask) -> Result<Answer, OriginError>
+    /// takes it, for as long as that takes; the deadline is that for being let in.
+    pub async fn send<B>(&self, request: Request<B>, mut ask: Ask) -> Result<Answer, OriginError>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -200,8 +204,9 @@ impl Origin {
         // There whenever no attempt has it: an attempt that was not sent puts it back.
         let unsent = Mutex::new(Some(request));
         let unsent = &unsent;
-        let first = ask.attempt;
+        let (first, deadline) = (ask.attempt, ask.deadline.take());
         let attempt = |mut ask: Ask| async move {
+            ask.deadline = deadline;
             let entered = inner.stack.enter(&mut ask).await;
             let entry = entered.map_err(|refusal| failure(OriginError::Refused(refusal), true))?;
             let Some(request) = unsent.lock().take() else {

@@ -54,8 +54,9 @@ use crate::{
     store::{Found, Store},
 };
 
-/// How many failures are remembered.
+/// How many failures are remembered, and what their keys may weigh together: they hold what clients say.
 const FAILURES: usize = 10_000;
+const FAILURES_WEIGH: u64 = 4 << 20;
 
 /// A proxy; see the [crate](crate). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -98,7 +99,10 @@ impl Proxy {
         let max_object = settings.max_object.min(settings.memory / 16);
         let abandon = Abandon::Finish { within: settings.origin.head_timeout };
         let flights = Group::builder(env).abandon(abandon).max_followers(settings.max_followers).build();
-        let failures = Cache::builder(env).capacity(FAILURES).policy(Policy::strict(Duration::from_secs(1))).build();
+        let failures = Cache::builder(env)
+            .weighed(FAILURES_WEIGH, FAILURES, |key: &Key, _| key.weight() as u64 + 256)
+            .policy(Policy::strict(Duration::from_secs(1)))
+            .build();
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
             routes: routes(&settings),

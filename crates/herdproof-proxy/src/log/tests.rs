@@ -182,6 +182,19 @@ fn a_writer_that_waits_for_readers_goes_on_when_the_last_has_left() {
 }
 
 #[test]
+fn who_reads_slowly_what_is_whole_keeps_nothing_afloat() {
+    let afloat = Afloat::new(1_000);
+    let (log, writer) = Log::new(&afloat);
+    let reader = log.reader();
+    writer.push(Bytes::from(vec![0; 2_000]));
+    assert!(afloat.is_full());
+    assert!(writer.complete().is_some());
+    assert_eq!(afloat.bytes(), 0);
+    drop((log, reader));
+    assert_eq!(afloat.bytes(), 0);
+}
+
+#[test]
 fn bytes_afloat_are_counted_until_the_last_reader_is_gone() {
     let afloat = Afloat::new(1_000);
     let (log, writer) = Log::new(&afloat);

@@ -110,6 +110,8 @@ pub fn freshen(
     }
     date(&mut head, times.wall);
     let judged = judge(class, status, &head, route, times, draws);
+    // It counts from now on, in the times.
+    head.remove(header::AGE);
     (head, judged)
 }
 
@@ -320,6 +322,13 @@ mod tests {
         assert!(!head.contains_key("age"));
         assert_eq!(judged.verdict, Verdict::Shareable);
         assert_eq!(judged.life.fresh_for(times().answered), Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn the_age_of_a_304_counts_and_is_not_kept_as_a_field_beside_our_own() {
+        let (head, judged) = freshened(&[("cache-control", "max-age=10")], &[("age", "4")]);
+        assert!(!head.contains_key("age"));
+        assert_eq!(judged.life.fresh_for(times().answered), Duration::from_secs(6));
     }
 
     #[test]

@@ -174,6 +174,11 @@ pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
     append(headers, &header::VIA, &format!("1.1 {}", by.name));
 }
 
+/// Whether it is in this field that the origin is told which client asks; see [`forward`].
+pub fn says_who(name: &HeaderName) -> bool {
+    *name == X_FORWARDED_FOR || *name == X_REAL_IP
+}
+
 /// Whether nobody but a proxy says such a thing. Gateways that make variables of fields (CGI, WSGI) take `_` for `-`, so what is
 /// spelt with it is another field here and the same field there.
 fn is_forged(name: &str) -> bool {

@@ -156,8 +156,9 @@ impl Life {
         let answered = signed(times.answered.as_nanos());
         let fresh_until = answered.saturating_add(left);
 
-        let while_for = seconds(directives.while_revalidate).max(route.grace);
-        let error_for = seconds(directives.if_error).max(route.if_error).max(while_for);
+        let said = |seconds: Option<_>, unsaid| if seconds.is_some() { self::seconds(seconds) } else { unsaid };
+        let while_for = said(directives.while_revalidate, route.grace);
+        let error_for = said(directives.if_error, route.if_error).max(while_for);
         let says_stale = directives.while_revalidate.max(directives.if_error).is_some_and(|seconds| seconds > 0);
         let no_stale = directives.must_revalidate()
             || directives.proxy_revalidate()
@@ -396,6 +397,19 @@ mod tests {
         for (millis, expected) in uses {
             assert_eq!(life.at(after(*millis), &request), *expected, "{cache_control} after {millis} ms");
         }
+    }
+
+    #[test]
+    fn what_the_origin_says_of_stale_times_counts_before_what_the_route_says() {
+        let route = Route { grace: Duration::from_secs(50), if_error: Duration::from_secs(3600), ..Route::default() };
+        let lasts = |control| {
+            let life = life(control, &route);
+            (life.while_for / 1000, life.error_for / 1000)
+        };
+        assert_eq!(lasts("max-age=60"), (50, 3600));
+        assert_eq!(lasts("max-age=60, stale-if-error=10"), (50, 50), "no less than while it is loaded again");
+        assert_eq!(lasts("max-age=60, stale-while-revalidate=5, stale-if-error=10"), (5, 10));
+        assert_eq!(lasts("max-age=60, stale-while-revalidate=0"), (0, 3600));
     }
 
     #[test]

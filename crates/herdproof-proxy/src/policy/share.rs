@@ -129,6 +129,8 @@ pub enum Reason {
     Condition,
     /// It is not the final response.
     Interim,
+    /// The origin has too much to do, for the one who asked or for all.
+    Overload,
     /// Its status is not one to keep unless told so, and nobody said so.
     Status,
     /// It says nothing about being kept.
@@ -180,6 +182,11 @@ impl Class {
         self.bits & COOKIE != 0
     }
 
+    /// Whether it says who asks: what it gets may be for that user.
+    pub fn has_credentials(&self) -> bool {
+        self.bits & (AUTHORIZATION | COOKIE) != 0
+    }
+
     /// Whether it wants a part. The origin is asked for the whole.
     pub fn has_range(&self) -> bool {
         self.bits & RANGE != 0
@@ -206,7 +213,7 @@ impl Pass {
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: [Reason; 17] = [
+    pub const ALL: [Reason; 18] = [
         Reason::Passed,
         Reason::Private,
         Reason::NoStore,
@@ -220,6 +227,7 @@ impl Reason {
         Reason::Partial,
         Reason::Condition,
         Reason::Interim,
+        Reason::Overload,
         Reason::Status,
         Reason::Unsaid,
         Reason::Error,
@@ -242,6 +250,7 @@ impl Reason {
             Reason::Partial => "partial",
             Reason::Condition => "condition",
             Reason::Interim => "interim",
+            Reason::Overload => "overload",
             Reason::Status => "status",
             Reason::Unsaid => "unsaid",
             Reason::Error => "error",
@@ -253,7 +262,10 @@ impl Reason {
 impl Reason {
     /// Whether it says something about other requests for the same URL, rather than about how this one was put.
     pub fn is_telling(self) -> bool {
-        !matches!(self, Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim)
+        !matches!(
+            self,
+            Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim | Reason::Overload
+        )
     }
 }
 
@@ -391,7 +403,11 @@ fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
         .or_else(|| because(is_for_its_cookie(class, terms, route), Reason::Cookie))
         .or_else(|| {
             let kept = terms.is_explicit() || directives.public() || terms.is_kept_by_default();
-            let why = if is_failure(terms.status) { Reason::Error } else { Reason::Status };
+            let why = match terms.status {
+                status if is_failure(status) => Reason::Error,
+                StatusCode::TOO_MANY_REQUESTS => Reason::Overload,
+                _ => Reason::Status,
+            };
             because(!kept, why)
         })
 }

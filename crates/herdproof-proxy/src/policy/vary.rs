@@ -24,7 +24,10 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::fields::{Elements, list};
+use super::{
+    fields::{Elements, list},
+    hop,
+};
 
 /// A response that varies on more than this is for nobody else: its variants would only fill the store.
 pub const MOST_FIELDS: usize = 8;
@@ -39,7 +42,7 @@ pub enum Vary {
     Nothing,
     /// On what these fields of the request say.
     On(Spec),
-    /// On more than anybody can know: `*`, or a name that is none.
+    /// On more than anybody can know: `*`, or a name that is none; or on the client's address.
     Everything,
     /// On more fields than [`MOST_FIELDS`].
     TooMuch,
@@ -64,7 +67,8 @@ impl Vary {
         let mut names = Vec::new();
         for name in list(response, &header::VARY) {
             match HeaderName::from_bytes(name) {
-                Ok(name) if name.as_str() != "*" => names.push(name),
+                // Which client asks is said to the origin by us, and to us by nobody.
+                Ok(name) if name.as_str() != "*" && !hop::says_who(&name) => names.push(name),
                 _ => return Vary::Everything,
             }
         }

@@ -120,6 +120,18 @@ impl Core {
                     }
                 }
                 Ok(Flown { value: Landed::Own(answer), .. }) => {
+                    if let (Reason::Overload, Some(object)) = (answer.why, &spare) {
+                        return visit.stale(object, answer.why.name(), self.env.now());
+                    }
+                    // What was for a user who said so may be for all who do not: those ask again, together.
+                    if answer.for_a_user && !visit.class.has_credentials() {
+                        drop(answer);
+                        match self.hit(visit) {
+                            Ok(choice) => return visit.deliver(choice, self.env.now()),
+                            Err(again) => found = again,
+                        }
+                        continue;
+                    }
                     let why = answer.why.name();
                     // It may hold the origin's connection, for the one it is for.
                     drop(answer);

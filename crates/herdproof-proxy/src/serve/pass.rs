@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use herdproof::gate::Ask;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, HeaderValue, Request, header};
 use http_body::Body as _;
 
 use super::{Core, Served, Visit};
@@ -48,10 +48,15 @@ impl Core {
         if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
             return self.pass(visit, why).await;
         }
+        let length = body.size_hint().exact();
         let mut request = Request::new(visit.client.upload(body));
         *request.method_mut() = visit.parts.method.clone();
         *request.uri_mut() = visit.target();
         *request.headers_mut() = visit.headers(self);
+        if length.is_none() {
+            // Else a GET would go on without the body that it came with.
+            request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         let ask = Ask::new(&self.env).deadline(visit.arrived + self.settings.wait);
         match self.origin.send(request, ask).await {
             Ok(mut response) => {

@@ -8,6 +8,7 @@ mod changes;
 mod failing;
 mod herds;
 mod memory;
+mod others;
 mod parts;
 mod requests;
 mod sharing;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use herdproof::Tick;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
 use super::{Core, RouteId};
 use crate::{
@@ -83,6 +83,8 @@ impl Visit<'_> {
     pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
         let mut response = response.map(Body::passed);
+        // As we speak, not as the origin does: in HTTP/1.0 half a body looks whole.
+        *response.version_mut() = Version::HTTP_11;
         // After what caches behind us have said (RFC 9211 2).
         response.headers_mut().append(CACHE_STATUS, cache);
         if self.class.is_head() {
@@ -149,8 +151,7 @@ impl Visit<'_> {
     }
 
     pub(super) fn template(&self, core: &Core) -> Template {
-        let credentials = self.class.has_cookie() || self.class.has_authorization();
-        core.learned.template(self.key.authority(), self.parts.uri.path(), credentials)
+        core.learned.template(self.key.authority(), self.parts.uri.path(), self.class.has_credentials())
     }
 }
 

@@ -24,6 +24,12 @@ impl<V: Clone, E> Landing<V, E> {
         Linger(lander)
     }
 
+    /// Gives everybody aboard this value, and nobody else: who asks after that begins anew, also if it was one of them.
+    pub fn land_and_end(self, value: V) {
+        let Landing(lander) = self;
+        lander.end(Ending::Value(value));
+    }
+
     /// As [`Linger::unless_forgotten`], before anybody aboard has the value.
     pub fn unless_forgotten(&self, act: impl FnOnce()) -> bool {
         self.0.unless_forgotten(act)

@@ -16,7 +16,7 @@ use std::{
 };
 
 use herdproof::{Env, Tick};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 
@@ -82,6 +82,9 @@ pub(in crate::origin) struct Lease {
     sender: Option<Sender>,
     place: Option<Place>,
     pub(in crate::origin) reused: bool,
+    /// Whether the origin has answered in HTTP/1.0. hyper speaks to it in that from then on, which has no chunks: a body whose
+    /// length nobody knows would be lost.
+    antiquated: bool,
 }
 
 /// Does what a connection needs until it is closed: reads, writes, and looks after whoever is waited for.
@@ -239,7 +242,7 @@ impl Link {
 
 impl Lease {
     pub(super) fn new(link: Arc<Link>, pool: Weak<Shared>, sender: Sender, place: Place, reused: bool) -> Lease {
-        Lease { link, pool, sender: Some(sender), place: Some(place), reused }
+        Lease { link, pool, sender: Some(sender), place: Some(place), reused, antiquated: false }
     }
 
     /// Sends a request and waits for the head of its answer; gives the request back if nothing of it was sent.
@@ -255,6 +258,7 @@ impl Lease {
             None => std::future::pending().await,
         };
         let outcome = sent.await;
+        self.antiquated = outcome.as_ref().is_ok_and(|response| response.version() < Version::HTTP_11);
         let mut state = self.link.state.lock();
         state.answered = true;
         self.link.rest();
@@ -290,7 +294,7 @@ impl Lease {
     /// the connection is closed: it would take the next request for that part.
     pub(in crate::origin) fn give_back(mut self) {
         let mut state = self.link.state.lock();
-        if state.closing || state.request != Progress::Over {
+        if state.closing || state.request != Progress::Over || self.antiquated {
             return;
         }
         state.returned = self.sender.take().zip(self.place.take());

@@ -306,3 +306,63 @@ impl Body for Failing {
         Poll::Ready(Some(Err(io::Error::other("gone"))))
     }
 }
+
+#[test]
+fn who_waits_no_longer_does_not_hide_that_the_origin_hangs() {
+    run(|env| async move {
+        let raw = Raw::new(&env, |mut talk, _| async move { talk.closed().await }).await;
+        let origin = raw.origin_with(|settings| {
+            settings.head_timeout = 600 * MS;
+            settings.hedge_after = None;
+        });
+        let ask = Ask::new(&env).deadline(env.now() + 500 * MS);
+        assert!(matches!(origin.fetch(&get("/"), ask).await, Err(OriginError::TimedOut)));
+        assert_eq!((origin.stats().requests, origin.stats().faults), (1, 1));
+    });
+}
+
+/// A body of which the rest comes later.
+struct InTwoParts(Option<&'static str>, Option<&'static str>, herdproof::env::Sleep);
+
+impl Body for InTwoParts {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = |part: &'static str| Ok(Frame::data(Bytes::from_static(part.as_bytes())));
+        if let Some(part) = self.0.take() {
+            return Poll::Ready(Some(frame(part)));
+        }
+        Pin::new(&mut self.2).poll(cx).map(|_| self.1.take().map(frame))
+    }
+}
+
+#[test]
+fn a_body_may_take_longer_to_come_than_its_request_to_be_let_in() {
+    run(|env| async move {
+        let raw = Raw::new(&env, |mut talk, _| async move {
+            talk.request().await.unwrap();
+            talk.take("4\r\nhalf\r\n4\r\nhalf\r\n0\r\n\r\n".len()).await.unwrap();
+            talk.say(HELLO).await;
+            talk.closed().await;
+        })
+        .await;
+        let deadline = env.now() + 500 * MS;
+        let body = InTwoParts(Some("half"), Some("half"), env.sleep_until(deadline + 50 * MS));
+        let answer = raw.origin().send(post(body), Ask::new(&env).deadline(deadline)).await.unwrap();
+        assert_eq!(text(answer).await.unwrap(), "hello");
+    });
+}
+
+#[test]
+fn a_connection_that_was_answered_in_an_old_version_is_not_used_again() {
+    run(|env| async move {
+        let raw =
+            Raw::says(&env, "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 5\r\n\r\nhello").await;
+        let origin = raw.origin();
+        for connections in 1..=2 {
+            assert_eq!(text(origin.get("/").await.unwrap()).await.unwrap(), "hello");
+            assert_eq!(raw.connections(), connections);
+        }
+    });
+}

@@ -283,7 +283,8 @@ fn a_crowd_that_insists_on_asking_is_one_request() {
 fn max_stale_takes_what_the_origin_allows() {
     run(
         |asked| match asked.number {
-            1 => vec![old("stale-if-error=0", "", "1")],
+            // With a tag, so that it is kept at all.
+            1 => vec![old("stale-if-error=0", "etag: \"1\"", "1")],
             number => vec![fresh(&number.to_string())],
         },
         async |world| {
