@@ -27,6 +27,8 @@ const ROUTES: usize = 4 * 1024;
 const PRIVATE: u8 = 4;
 /// ... and it takes no more than one that can be shared to change that.
 const MOST: u8 = 8;
+/// Of a route in its fine form that was shared the last time: what its neighbours turn out to be does not count.
+const SHARED: u8 = u8::MAX;
 /// In a word of the table, what is not the time: it tells keys apart.
 const TAG: u64 = !0 << 32;
 
@@ -108,14 +110,21 @@ impl<S: BuildHasher> Routes<S> {
 
     /// Whether no response of this route could be shared lately.
     pub(crate) fn is_private(&self, route: Template) -> bool {
-        self.scores(route).any(|score| score.load(Relaxed) >= PRIVATE)
+        let is_private = |score: u8| (PRIVATE..SHARED).contains(&score);
+        let [fine, coarse] = self.scores(route).map(|score| score.map_or(0, |score| score.load(Relaxed)));
+        fine != SHARED && (is_private(fine) || is_private(coarse))
     }
 
     /// A response of this route could be shared, or could not.
     pub(crate) fn learn(&self, route: Template, shareable: bool) {
-        for score in self.scores(route) {
+        for (score, best) in self.scores(route).into_iter().zip([SHARED, 0]) {
+            let Some(score) = score else { continue };
             let before = score.load(Relaxed);
-            let after = if shareable { 0 } else { (before + 1).min(MOST) };
+            let after = match before {
+                _ if shareable => best,
+                SHARED => 1,
+                count => (count + 1).min(MOST),
+            };
             // A count that is lost to another thread is one among many.
             if after != before {
                 score.store(after, Relaxed);
@@ -123,9 +132,9 @@ impl<S: BuildHasher> Routes<S> {
         }
     }
 
-    fn scores(&self, route: Template) -> impl Iterator<Item = &AtomicU8> {
-        let score = |hash: u64| self.scores.get(usize::try_from(hash % ROUTES as u64).unwrap_or(0));
-        [route.fine, route.coarse].into_iter().filter_map(score)
+    /// In its fine form, and in its coarse one.
+    fn scores(&self, route: Template) -> [Option<&AtomicU8>; 2] {
+        [route.fine, route.coarse].map(|hash| self.scores.get(usize::try_from(hash % ROUTES as u64).unwrap_or(0)))
     }
 }
 
@@ -207,6 +216,21 @@ mod tests {
         assert!(routes.is_private(route("/users/joe/inbox")));
         assert!(!routes.is_private(route("/users/joe")));
         assert!(!routes.is_private(route("/users/joe/face.png")));
+    }
+
+    #[test]
+    fn a_page_that_was_shared_is_not_made_private_by_its_neighbours() {
+        let routes = routes();
+        let route = |path: &str| routes.template("shop", path, false);
+        routes.learn(route("/api/products"), true);
+        for _ in 0..10 {
+            routes.learn(route("/api/me"), false);
+            routes.learn(route("/api/cart"), false);
+        }
+        assert!(!routes.is_private(route("/api/products")));
+        assert!(routes.is_private(route("/api/orders")), "nothing is known of it but where it is");
+        routes.learn(route("/api/products"), false);
+        assert!(routes.is_private(route("/api/products")), "it has become like them");
     }
 
     #[test]

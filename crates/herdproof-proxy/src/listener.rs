@@ -92,6 +92,8 @@ const BACKLOG: u32 = 32_767;
 const BUFFER: usize = 128 << 10;
 /// After a failure to accept, because descriptors ran out, say.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often those in line are tried for again when it is time to go, while there are no descriptors for them.
+const LAST_FAILURES: u32 = 50;
 /// How long connections that are idle when a stop begins may still ask once more. A client that is just about to ask gets
 /// an answer, and with it the news that it was the last.
 const LINGER: Duration = Duration::from_millis(500);
@@ -232,6 +234,7 @@ impl Server {
                 "why",
                 &[
                     ("idle", get(&counts.idle)),
+                    ("unreadable", get(&counts.unreadable)),
                     ("slow_head", get(&counts.slow_head)),
                     ("slow_body", get(&counts.slow_body)),
                     ("slow_reader", get(&counts.slow_reader)),
@@ -299,10 +302,20 @@ where
         }
         // Closing the socket would reset those who wait in line, and they may have asked already.
         let Ok(listener) = listener.into_std() else { return };
-        while let Ok((stream, address)) = listener.accept() {
-            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-            if let Ok(stream) = stream {
-                self.admit(stream, address, None);
+        let mut failures = 0;
+        while failures < LAST_FAILURES {
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                    if let Ok(stream) = stream {
+                        self.admit(stream, address, None);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    failures += 1;
+                    self.failed(&error).await;
+                }
             }
         }
     }
@@ -355,8 +368,11 @@ where
         if connection.is_over() {
             return Poll::Ready(());
         }
-        if Pin::new(&mut this.http).poll(cx).is_ready() {
-            // A client that leaves early is its own affair.
+        if let Poll::Ready(ended) = Pin::new(&mut this.http).poll(cx) {
+            // A client that leaves early is its own affair; one that was told 400 is not.
+            if ended.is_err_and(|error| error.is_parse()) {
+                connection.all.counts.unreadable.fetch_add(1, Relaxed);
+            }
             return Poll::Ready(());
         }
         let leaves = !this.leaving && connection.all.is_stopping() && connection.all.stage() == Stage::Leaving;

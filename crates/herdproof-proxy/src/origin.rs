@@ -296,6 +296,7 @@ impl Inner {
         let Entry { pass, mut place } = entry;
         // Whatever broke the attempt before, it was not this connection.
         let mut fresh = again;
+        let mut told = false;
         let (mut lease, sent) = loop {
             let mut lease = match self.pool.connect(place, fresh).await {
                 Ok(lease) => lease,
@@ -305,6 +306,11 @@ impl Inner {
                     return Err(Failed { error, request: Some(request) });
                 }
             };
+            if !std::mem::replace(&mut told, true) {
+                // Before the answer, which not everybody waits for.
+                self.counts.requests.fetch_add(1, Relaxed);
+                self.env.tell(&Event::OriginRequest);
+            }
             let mut unsent = match lease.send(request).await {
                 Ok(response) => break (lease, Ok(response)),
                 Err(unsent) => unsent,
@@ -320,8 +326,6 @@ impl Inner {
             }
             break (lease, Err(unsent));
         };
-        self.counts.requests.fetch_add(1, Relaxed);
-        self.env.tell(&Event::OriginRequest);
         let outcome = match sent {
             Ok(response) => match check(&response) {
                 Ok(()) => Ok(response),

@@ -45,6 +45,7 @@ pub(super) struct Counts {
     pub(super) turned_away: AtomicU64,
     pub(super) accept_errors: AtomicU64,
     pub(super) idle: AtomicU64,
+    pub(super) unreadable: AtomicU64,
     pub(super) slow_head: AtomicU64,
     pub(super) slow_body: AtomicU64,
     pub(super) slow_reader: AtomicU64,

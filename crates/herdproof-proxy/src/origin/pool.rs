@@ -185,7 +185,9 @@ impl Shared {
 
     /// Gives it back if it is too old to be used again.
     fn put_idle(&self, idle: Idle) -> Option<Idle> {
-        if self.env.coarse() >= idle.link.ends || self.max_idle == 0 {
+        // Behind one that leads to where the name leads now, one that does not would lie unseen.
+        let is_of_use = self.env.coarse() < idle.link.ends && self.names.has(idle.link.address);
+        if !is_of_use || self.max_idle == 0 {
             return Some(idle);
         }
         let mut all = self.idle.lock();
