@@ -19,6 +19,7 @@ use herdproof_proxy::{
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
     settings::{LogFormat, LogTo, show_size, show_time},
+    trouble::Watch,
 };
 
 use crate::{
@@ -29,6 +30,8 @@ use crate::{
 
 /// For how long the built-in origin's answers may be kept.
 const DEMO_MAX_AGE: Duration = Duration::from_secs(10);
+/// How often troubles are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// What a log that cannot be written may keep a stop waiting.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Standard streams, the runtime's own, the listeners, the log, and what was inherited.
@@ -132,8 +135,13 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     });
     say_where(output, &settings, &server, admin.as_ref(), demo.is_some());
 
-    while let Signal::Reopen = signals.next().await {
-        log.iter().for_each(AccessLog::reopen);
+    let mut watch = Watch::new(&proxy, log.as_ref());
+    loop {
+        match unless(signals.next(), env.sleep(LOOK)).await {
+            Some(Signal::Stop) => break,
+            Some(Signal::Reopen) => log.iter().for_each(AccessLog::reopen),
+            None => watch.look().iter().for_each(|news| output.note(news)),
+        }
     }
     readiness.stop();
     let drain = show_time(settings.drain);

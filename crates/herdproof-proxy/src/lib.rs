@@ -27,6 +27,7 @@ pub mod settings;
 mod store;
 mod stripes;
 mod sync;
+pub mod trouble;
 
 pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};

@@ -60,6 +60,8 @@ struct Counts {
     faults: AtomicU64,
     timeouts: AtomicU64,
     refused: [AtomicU64; Why::ALL.len()],
+    /// In words. Of those that were sent, or would have been.
+    last_error: Mutex<Option<Arc<str>>>,
 }
 
 /// A request that may be repeated, because it has no body and changes nothing.
@@ -224,6 +226,11 @@ impl Origin {
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
     }
 
+    /// Why the last request that came to nothing did.
+    pub(crate) fn last_error(&self) -> Option<Arc<str>> {
+        self.0.counts.last_error.lock().clone()
+    }
+
     /// How things are.
     pub fn stats(&self) -> OriginStats {
         let Inner { stack, pool, counts, .. } = &*self.0;
@@ -379,6 +386,9 @@ impl Inner {
             Failure::Refused(refusal) => OriginError::Refused(refusal),
             Failure::TimedOut => OriginError::TimedOut,
         };
+        if !matches!(error, OriginError::Refused(_) | OriginError::Request(_)) {
+            *self.counts.last_error.lock() = Some(error.to_string().into());
+        }
         match &error {
             OriginError::Refused(refusal) => {
                 let place = Why::ALL.iter().position(|why| *why == refusal.why);

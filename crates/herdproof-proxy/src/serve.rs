@@ -45,7 +45,7 @@ use crate::{
     log::Afloat,
     metrics::Metrics,
     object::Object,
-    origin::{BadOrigin, Origin},
+    origin::{BadOrigin, Origin, OriginStats},
     policy::{
         Class, Route, Use, Way, classify,
         hop::{self, Fronted},
@@ -128,6 +128,11 @@ impl Proxy {
     /// What is counted.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    /// How the origin fares, and why the last request to it came to nothing, if one did.
+    pub(crate) fn origin(&self) -> (OriginStats, Option<Arc<str>>) {
+        (self.0.origin.stats(), self.0.origin.last_error())
     }
 
     /// Serves whoever comes to this listener.

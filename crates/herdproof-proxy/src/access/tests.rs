@@ -250,6 +250,33 @@ fn after_a_rotation_lines_go_to_the_new_file() {
 }
 
 #[test]
+fn a_rotation_that_does_not_work_is_told_until_one_does() {
+    run(async |env| {
+        let dir = std::env::temp_dir().join(format!("herdproof-log-moved-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (path, moved) = (dir.join("access.log"), dir.join("access.log.1"));
+        let settings = LogSettings { access: Some(LogTo::File(path.clone())), ..LogSettings::default() };
+        let log = AccessLog::open(&env, &settings).unwrap().unwrap();
+        assert_eq!(log.trouble(), None);
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        log.reopen();
+        while log.trouble().is_none() {
+            tokio::task::yield_now().await;
+        }
+        log.write(record());
+        std::fs::remove_dir(&path).unwrap();
+        log.reopen();
+        while log.trouble().is_some() {
+            tokio::task::yield_now().await;
+        }
+        log.close(&env, LONG).await;
+        assert_eq!(std::fs::read_to_string(&moved).unwrap().lines().count(), 1, "no line is lost");
+        std::fs::remove_dir_all(dir).unwrap();
+    });
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_an_error_at_once() {
     run(async |env| {
         let settings =

@@ -64,6 +64,8 @@ struct Shared {
     written: AtomicU64,
     dropped: AtomicU64,
     unwritten: AtomicU64,
+    /// What is wrong, in words.
+    trouble: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,7 +98,8 @@ impl AccessLog {
     ) -> AccessLog {
         let shared = Arc::new(Shared::default());
         let (end, ended) = oneshot::channel();
-        let writer = Writer { env: env.clone(), shared: Arc::clone(&shared), path, format, hide_query, file };
+        let (env, told) = (env.clone(), Arc::clone(&shared));
+        let writer = Writer { env, shared: told, path, format, hide_query, file, elsewhere: false };
         // A thread, as writing blocks, and may block for as long as a pipe is not read.
         thread::spawn(move || {
             writer.run();
@@ -136,6 +139,11 @@ impl AccessLog {
         if let Some(ended) = ended {
             by(env, Some(env.now() + within), ended).await;
         }
+    }
+
+    /// What keeps lines from being written where they should be, if anything does.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        self.0.shared.trouble.lock().clone()
     }
 
     #[cfg(test)]
@@ -179,6 +187,8 @@ struct Writer {
     format: LogFormat,
     hide_query: bool,
     file: Box<dyn Write + Send>,
+    /// Whether the file could not be opened anew when it should have been.
+    elsewhere: bool,
 }
 
 impl Writer {
@@ -248,15 +258,35 @@ impl Writer {
             return;
         }
         // A disk that is full now may not be later; until then lines are missing, and that is counted.
-        let count = if self.file.write_all(piece).is_ok() { &self.shared.written } else { &self.shared.unwritten };
+        let written = self.file.write_all(piece);
+        let count = if written.is_ok() { &self.shared.written } else { &self.shared.unwritten };
         count.fetch_add(mem::take(lines), Relaxed);
         piece.clear();
+        match written {
+            Ok(()) if self.elsewhere => {}
+            Ok(()) => *self.shared.trouble.lock() = None,
+            Err(error) => self.trouble(format_args!("lines are missing, as they cannot be written: {error}")),
+        }
+    }
+
+    fn trouble(&self, what: impl fmt::Display) {
+        *self.shared.trouble.lock() = Some(what.to_string().into());
     }
 
     /// If that does not work, the lines go on to where they went so far.
     fn reopen(&mut self) {
-        if let Some(Ok(file)) = self.path.as_deref().map(append) {
-            self.file = Box::new(file);
+        let Some(path) = self.path.clone() else { return };
+        match append(&path) {
+            Ok(file) => {
+                self.file = Box::new(file);
+                self.elsewhere = false;
+                *self.shared.trouble.lock() = None;
+            }
+            Err(error) => {
+                self.elsewhere = true;
+                let path = path.display();
+                self.trouble(format_args!("{path} cannot be opened, lines go on to where they went so far: {error}"));
+            }
         }
     }
 }

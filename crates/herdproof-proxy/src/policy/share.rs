@@ -262,10 +262,7 @@ impl Reason {
 impl Reason {
     /// Whether it says something about other requests for the same URL, rather than about how this one was put.
     pub fn is_telling(self) -> bool {
-        !matches!(
-            self,
-            Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim | Reason::Overload
-        )
+        !matches!(self, Reason::Passed | Reason::Partial | Reason::Condition | Reason::Interim | Reason::Overload)
     }
 }
 

@@ -357,8 +357,7 @@ fn a_body_may_take_longer_to_come_than_its_request_to_be_let_in() {
 #[test]
 fn a_connection_that_was_answered_in_an_old_version_is_not_used_again() {
     run(|env| async move {
-        let raw =
-            Raw::says(&env, "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 5\r\n\r\nhello").await;
+        let raw = Raw::says(&env, "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 5\r\n\r\nhello").await;
         let origin = raw.origin();
         for connections in 1..=2 {
             assert_eq!(text(origin.get("/").await.unwrap()).await.unwrap(), "hello");
