@@ -156,15 +156,18 @@ impl ShieldBuilder {
     /// The shield.
     pub fn build(self) -> Shield {
         let ShieldBuilder { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout } = self;
+        let rate = rate.map(|rate| RateLimit::new(&env, rate));
         let hedge = hedge.map(|hedge| {
             let (closed, limit) = (breaker.clone(), adaptive.clone());
+            let (clock, rate, room) = (env.clone(), rate.clone(), bulkhead.clone());
             let calm = move || {
                 closed.as_ref().is_none_or(Breaker::is_closed)
                     && limit.as_ref().is_none_or(|limit| limit.in_flight() < limit.limit())
+                    && room.as_ref().is_none_or(Bulkhead::has_room)
+                    && rate.as_ref().is_none_or(|rate| rate.has_slot(clock.now()))
             };
             hedge.budget(&budget).only_if(calm).build()
         });
-        let rate = rate.map(|rate| RateLimit::new(&env, rate));
         let retry = retry.budget(&budget).build();
         Shield(Arc::new(Parts { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout }))
     }
@@ -285,23 +288,23 @@ impl Shield {
     }
 }
 
-/// What came of an attempt, what that says about the origin, and when.
+/// What came of an attempt, what that says, and when.
 struct Judged<T, E> {
     outcome: Result<T, Failure<E>>,
-    verdict: Verdict,
+    lesson: Lesson,
     over: Tick,
 }
 
 impl<T, E> Judged<T, E> {
     #[inline]
     fn says(&self) -> (Lesson, Tick) {
-        (Lesson::from(&self.verdict), self.over)
+        (self.lesson, self.over)
     }
 
-    /// What our own gates refuse says nothing about the origin.
+    /// What our own gates refuse was not begun.
     #[cold]
     fn refused(refusal: Refusal, at: Tick) -> Judged<T, E> {
-        Judged { outcome: Err(Failure::Refused(refusal)), verdict: Verdict::Ignored, over: at }
+        Judged { outcome: Err(Failure::Refused(refusal)), lesson: Lesson::Absent { begun: false }, over: at }
     }
 }
 
@@ -398,7 +401,7 @@ impl Parts {
             breaker.settle(&verdict, span);
             throttle.settle(&verdict, span);
             let outcome = outcome.map_or(Err(Failure::TimedOut), |outcome| outcome.map_err(Failure::Failed));
-            Judged { outcome, verdict, over }
+            Judged { lesson: Lesson::of(&verdict, outcome.is_ok()), outcome, over }
         }
     }
 

@@ -122,6 +122,12 @@ impl Bulkhead {
         self.room.state.lock().taken
     }
 
+    /// Whether the next could go in at once. For whoever has work that can wait, such as hedges.
+    pub fn has_room(&self) -> bool {
+        let state = self.room.state.lock();
+        state.taken < self.room.size && state.line.is_empty()
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.room.state.lock().line.len()

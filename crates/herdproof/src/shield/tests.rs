@@ -135,6 +135,40 @@ fn nothing_is_hedged_while_as_much_is_under_way_as_may_be() {
     }
 }
 
+/// Room for three, and calls that cost two: there is some left when the hedge is due, but not enough.
+#[test]
+fn a_hedge_that_the_gates_refuse_costs_nothing_and_does_not_end_the_first_attempt() {
+    let mut scene = Scene::new();
+    let limit = AdaptiveLimit::builder(&scene.env).initial(3).between(3, 3).build();
+    let hedged = |hedge: HedgeBuilder| hedge.at(MS * 10).floor(10.0).ratio(1.0);
+    let shield = Shield::builder(&scene.env).adaptive(limit).hedge(hedged).build();
+    let (env, calls) = (scene.env.clone(), Arc::clone(&scene.calls));
+    let work = move |_, _| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        let env = env.clone();
+        async move {
+            env.sleep(MS * 40).await;
+            Ok::<u32, &str>(1)
+        }
+    };
+    assert_eq!(scene.sim.run(shield.run(result, Ask::new(&scene.env).cost(2), work)), Ok(1));
+    assert_eq!((scene.calls(), scene.env.now() - Tick::ZERO), (1, MS * 40), "the first was given up for a refusal");
+    let stats = shield.budget().stats();
+    assert_eq!((stats.hedges, stats.given_back, stats.held), (0, 1, 0));
+}
+
+#[test]
+fn nothing_is_hedged_where_it_would_have_to_wait_for_room_or_for_a_slot() {
+    let hedged = |hedge: HedgeBuilder| hedge.at(MS * 10).floor(10.0).ratio(1.0);
+    for (most, every, calls) in [(2, MS, 2), (1, MS, 1), (2, MS * 30, 1)] {
+        let mut scene = Scene::new();
+        let shield = Shield::builder(&scene.env).at_once(most).rate(Rate::every(every).burst(1)).hedge(hedged).build();
+        scene.run(&shield, MS * 40, Ok(1)).unwrap();
+        assert_eq!(scene.calls(), calls, "room for {most}, one in {every:?}");
+        assert_eq!(shield.budget().stats().hedges, u64::from(calls - 1));
+    }
+}
+
 /// A slot of the rate that comes at the deadline is refused there; room that comes with it is not.
 #[test]
 fn who_waited_for_room_until_it_was_late_does_not_begin() {
