@@ -29,6 +29,7 @@
 //! | [`breaker`](crate::breaker) | stops asking | before the limits, so that refused calls take no room |
 //! | [`limit`](crate::limit): rate | so many in a second | before those at once: who waits for a slot takes no room |
 //! | [`limit`](crate::limit): at once | so many at once, fixed or found | last, so that it counts what is really under way |
+//! | breaker again | asked anew if it changed | for those who waited meanwhile: a line is not led to an origin that went down |
 //! | timeout | bounds one attempt | innermost: a timeout is a fault of the origin, and all of the above learn of it |
 //!
 //! A cache and a [`flight`](crate::flight) stand outside all of this: one leader's retries serve all of its followers.
@@ -370,7 +371,7 @@ impl Parts {
     {
         async move {
             let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_enter(&ask), ask);
-            let breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
+            let mut breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
             let rate = match &self.rate {
                 Some(rate) => {
                     let permit = pass!(rate.reserve(&ask), ask);
@@ -388,6 +389,11 @@ impl Parts {
                 None => None,
             };
             pass!(on_time(&ask), ask);
+            if breaker.as_ref().is_some_and(|pass| !pass.holds()) {
+                // First, so that a probe that has waited for too long does not stand in its own way.
+                drop(breaker);
+                breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
+            }
             let adaptive = pass!(self.adaptive.as_ref().map(AdaptiveLimit::borrowed).try_enter(&ask), ask);
             let from = ask.at;
             ask.deadline = self.until(&ask);

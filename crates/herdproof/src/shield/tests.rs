@@ -198,6 +198,42 @@ fn who_waited_for_room_until_it_was_late_does_not_begin() {
 }
 
 #[test]
+fn those_who_waited_while_the_breaker_tripped_are_not_led_to_an_origin_that_is_down() {
+    let shields: [fn(ShieldBuilder) -> ShieldBuilder; 2] =
+        [|shield| shield.at_once(1), |shield| shield.rate(Rate::every(MS * 20).burst(1))];
+    for waiting in shields {
+        let mut scene = Scene::new();
+        let shield = Shield::builder(&scene.env).breaker(|breaker| breaker.faults(1)).retry(|retry| retry.attempts(1));
+        let shield = waiting(shield).build();
+        let tasks: Vec<_> = (0..6)
+            .map(|_| {
+                let (env, shield, calls) = (scene.env.clone(), shield.clone(), Arc::clone(&scene.calls));
+                scene.env.spawn(async move {
+                    let work = |_, _| {
+                        calls.fetch_add(1, Ordering::Relaxed);
+                        let env = env.clone();
+                        async move {
+                            env.sleep(MS * 10).await;
+                            Err::<u32, _>("down")
+                        }
+                    };
+                    shield.run(result, Ask::new(&env), work).await.unwrap_err().failure
+                })
+            })
+            .collect();
+        let refused = scene.sim.run(async {
+            let mut refused = 0;
+            for task in tasks {
+                let failure = task.await.unwrap();
+                refused += u32::from(matches!(failure, Failure::Refused(refusal) if refusal.why == Why::Tripped));
+            }
+            refused
+        });
+        assert_eq!((scene.calls(), refused), (1, 5), "the first finds out, and the others have waited");
+    }
+}
+
+#[test]
 fn what_must_not_be_done_twice_is_not() {
     let mut scene = Scene::new();
     let shield = Shield::for_http(&scene.env).hedge(|hedge| hedge.at(MS).samples(1)).build();
