@@ -372,8 +372,15 @@ impl<'a, C, W> Operation<'a, C, W> {
                 Ok(scheduled) => scheduled,
                 Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
             };
-            drop(outcome);
+            // An answer is not kept: it may hold the very connection that the next attempt needs.
+            let error = outcome.err();
             self.ask.at = env.sleep_until(resume).await;
+            if self.ask.is_late() {
+                // Timers may be late.
+                let failure = error.unwrap_or(Failure::Refused(Refusal::new(Why::Deadline)));
+                return Err(made.gave_up(failure, Stop::Deadline));
+            }
+            drop(error);
             extra.iter_mut().for_each(Extra::begin);
             env.tell(&Event::Retry);
             self.ask.attempt = self.ask.attempt.saturating_add(1);
