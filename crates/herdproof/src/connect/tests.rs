@@ -292,6 +292,22 @@ mod gate {
     }
 
     #[test]
+    fn dials_that_are_given_up_do_not_shorten_what_those_refused_are_told() {
+        let env = Sim::new(1).env();
+        let gate = ConnectGate::dialling(&env).at_once(1).per_second(1_000_000).max_waiting(0).build();
+        let told = |ask: &Ask| {
+            let _inside = gate.try_enter(ask).unwrap();
+            gate.try_enter(ask).unwrap_err().after.unwrap()
+        };
+        let at = |secs| Ask::at(Tick::ZERO + SEC * secs);
+        gate.try_enter(&at(1)).unwrap().settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO + SEC });
+        for n in 0..100 {
+            drop(gate.try_enter(&at(10 + n)).unwrap());
+        }
+        assert_eq!(told(&at(1_000)), SEC);
+    }
+
+    #[test]
     fn a_failed_handshake_is_not_counted_as_a_connection() {
         let counts = Arc::new(Counts::default());
         let env = Sim::new(1).env().observed_by(Arc::clone(&counts));

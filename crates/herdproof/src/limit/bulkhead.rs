@@ -90,7 +90,7 @@ struct Waiter {
 pub struct BulkheadPermit {
     room: Arc<Room>,
     cost: u32,
-    /// How long it was used; `None` until it is settled.
+    /// How long it was used; `None` until it is settled with something to learn from.
     stayed: Option<Duration>,
 }
 
@@ -328,8 +328,9 @@ impl Drop for Waiting<'_> {
 
 impl Permit for BulkheadPermit {
     #[inline]
-    fn settle(mut self, _: &Verdict, span: Span) {
-        self.stayed = Some(span.took());
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        // What was given up says no more about how long others stay than a permit that is dropped.
+        self.stayed = (*verdict != Verdict::Ignored).then(|| span.took());
     }
 }
 
