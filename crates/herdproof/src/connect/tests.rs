@@ -124,9 +124,33 @@ mod reconnect {
             },
             |()| ready(()),
         ));
-        assert_eq!(gave_up, Err(GaveUp { error: 10, attempts: 10 }));
+        assert_eq!(gave_up, Err(GaveUp { failed: Failed::Unconnected(10), attempts: 10 }));
         // No wait after the last attempt: nine delays up to 0.1, 0.2, 0.4, 0.8, 1.6 and then 2 s.
         assert!(env.now() < Tick::ZERO + MS * 11_100);
+    }
+
+    #[test]
+    fn a_connection_that_flaps_for_ever_uses_up_the_attempts() {
+        let flap = |steady: Option<u32>| {
+            let mut sim = Sim::new(1);
+            let env = sim.env();
+            let tries = Cell::new(0);
+            let connect = || {
+                tries.set(tries.get() + 1);
+                ready(Ok::<_, ()>(if Some(tries.get()) == steady { MIN } else { MS }))
+            };
+            let serve = |up| {
+                let sleep = env.sleep(up);
+                async move {
+                    sleep.await;
+                }
+            };
+            let gave_up = sim.run(Reconnect::new().attempts(5).run(&env, env.sleep(MIN * 60), connect, serve));
+            (gave_up, tries.get())
+        };
+        let unsteady = Err(GaveUp { failed: Failed::Unsteady, attempts: 5 });
+        assert_eq!(flap(None), (unsteady, 5));
+        assert_eq!(flap(Some(4)), (unsteady, 9), "a steady connection makes it forget");
     }
 
     #[test]
