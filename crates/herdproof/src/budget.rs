@@ -267,6 +267,11 @@ impl Extra {
     pub fn begin(&mut self) {
         self.begun = true;
     }
+
+    /// It turned out that nothing was begun after all.
+    pub(crate) fn give_back(mut self) {
+        self.begun = false;
+    }
 }
 
 impl Drop for Extra {

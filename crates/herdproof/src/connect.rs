@@ -27,7 +27,7 @@ mod reconnect;
 
 pub use age::{Lifetime, MaxAge};
 pub use gate::{ConnectGate, ConnectGateBuilder, Connecting};
-pub use reconnect::{GaveUp, Reconnect};
+pub use reconnect::{Failed, GaveUp, Reconnect};
 
 #[cfg(test)]
 mod tests;

@@ -202,6 +202,7 @@ where
         return Err(Halt::Refused(Refusal::new(Why::Deadline)));
     }
     let permit = gate.enter(&mut ask).await.map_err(Halt::Refused)?;
+    ask.on_time().map_err(Halt::Refused)?;
     let outcome = work().await;
     permit.settle(&classify.classify(&outcome), Span { from: ask.at, to: env.now() });
     outcome.map_err(Halt::Failed)
@@ -260,6 +261,12 @@ impl Ask {
     #[inline]
     pub fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| self.at >= deadline)
+    }
+
+    /// For whoever has waited, and may be late by now.
+    #[inline]
+    fn on_time(&self) -> Result<(), Refusal> {
+        if self.is_late() { Err(Refusal::new(Why::Deadline)) } else { Ok(()) }
     }
 }
 

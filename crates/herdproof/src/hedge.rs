@@ -115,6 +115,11 @@ pub(crate) enum Lesson {
     /// It has not failed, but how long it took says nothing.
     Neither,
     Nothing,
+    /// There is no answer, and that is not the origin's doing.
+    Absent {
+        /// Whether the origin may have had the work of it all the same.
+        begun: bool,
+    },
 }
 
 /// What is known when a hedge is due.
@@ -246,7 +251,8 @@ impl Hedge {
     }
 
     /// Does the work, and a second time beside it if it is slow and nothing speaks against that. Whichever succeeds first
-    /// is the answer; if both fail, the first failure is.
+    /// is the answer; if both fail, the first failure is. An error that is [`Ignored`](Verdict::Ignored), such as a refusal
+    /// by a gate of our own, does not end the other attempt, and is the answer only if that has none either.
     pub fn run<T, E, C, F>(
         &self,
         env: &Env,
@@ -258,7 +264,7 @@ impl Hedge {
         C: Classify<T, E>,
         F: Future<Output = Result<T, E>>,
     {
-        let judge = move |outcome: &_| (Lesson::from(&classify.classify(outcome)), env.now());
+        let judge = move |outcome: &Result<T, E>| (Lesson::of(&classify.classify(outcome), outcome.is_ok()), env.now());
         self.race(env, judge, ask, work)
     }
 
@@ -279,7 +285,8 @@ impl Hedge {
             rules.own.first(ask.at);
             let learn = |outcome: &T, from: Tick| {
                 let (lesson, over) = judge(outcome);
-                rules.learn(lesson, over - from)
+                rules.learn(lesson, over - from);
+                lesson
             };
             let mut first = pin!(work(ask.clone(), Which::First));
             let mut timer = pin!(None);
@@ -300,7 +307,7 @@ impl Hedge {
             }
             timer.set(None);
             let now = env.now();
-            let Some(_extras) = rules.allow(now, &ask) else {
+            let Some(extras) = rules.allow(now, &ask) else {
                 let outcome = first.await;
                 learn(&outcome, ask.at);
                 return outcome;
@@ -308,18 +315,23 @@ impl Hedge {
             env.tell(&Event::Hedge);
             let mut second = pin!(work(Ask { at: now, ..ask.clone() }, Which::Second));
             let (which, outcome) = either(first.as_mut(), second.as_mut()).await;
-            let begun = |which| if which == Which::First { ask.at } else { now };
-            if !learn(&outcome, begun(which)) {
+            let since = |which| if which == Which::First { ask.at } else { now };
+            let lesson = learn(&outcome, since(which));
+            if lesson.is_the_end() {
                 if which == Which::Second {
                     rules.times.record(env.now() - ask.at);
                 }
                 return outcome;
             }
+            if (which, lesson) == (Which::Second, Lesson::Absent { begun: false }) {
+                extras.into_iter().flatten().for_each(Extra::give_back);
+            }
             let (other, last) = match which {
                 Which::First => (Which::Second, second.await),
                 Which::Second => (Which::First, first.await),
             };
-            if learn(&last, begun(other)) { outcome } else { last }
+            let lessons = (lesson, learn(&last, since(other)));
+            if lessons.0 == Lesson::Bad && !lessons.1.is_the_end() { outcome } else { last }
         }
     }
 
@@ -368,27 +380,37 @@ impl Rules {
         Some([Some(own), shared])
     }
 
-    /// An attempt is over; whether it has failed.
+    /// An attempt is over.
     #[inline]
-    fn learn(&self, lesson: Lesson, took: Duration) -> bool {
+    fn learn(&self, lesson: Lesson, took: Duration) {
         match lesson {
             Lesson::Good => self.times.record(took),
-            Lesson::Nothing => return false,
+            Lesson::Nothing | Lesson::Absent { .. } => return,
             Lesson::Bad | Lesson::Neither => {}
         }
         self.failed.add(lesson == Lesson::Bad);
-        lesson == Lesson::Bad
     }
 }
 
-impl From<&Verdict> for Lesson {
+impl Lesson {
+    /// What a verdict says, on an answer or on an error.
     #[inline]
-    fn from(verdict: &Verdict) -> Lesson {
+    pub(crate) fn of(verdict: &Verdict, answered: bool) -> Lesson {
         match verdict {
             Verdict::Ok => Lesson::Good,
             Verdict::Fault | Verdict::Overload { .. } => Lesson::Bad,
             Verdict::Final => Lesson::Neither,
-            Verdict::Ignored => Lesson::Nothing,
+            Verdict::Ignored if answered => Lesson::Nothing,
+            Verdict::Ignored => Lesson::Absent { begun: true },
+        }
+    }
+
+    /// Whether the other attempt could bring nothing better.
+    #[inline]
+    fn is_the_end(self) -> bool {
+        match self {
+            Lesson::Good | Lesson::Neither | Lesson::Nothing => true,
+            Lesson::Bad | Lesson::Absent { .. } => false,
         }
     }
 }

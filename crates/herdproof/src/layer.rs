@@ -13,7 +13,7 @@
 //! # runtime.block_on(async {
 //! let env = Env::system();
 //! let client = ServiceBuilder::new()
-//!     .layer(RetryLayer::new(&env, Retry::new(&env), gate::result))
+//!     .layer(RetryLayer::new(&env, Retry::new(&env), gate::result).behind_gate()) // a refusal is no fault
 //!     .layer(GateLayer::new(&env, Breaker::new(&env), gate::result)) // inside: every attempt passes it
 //!     .service(service_fn(|order: u32| async move { Ok::<_, Error>(order + 1) }));
 //! assert_eq!(client.oneshot(41).await.unwrap(), 42);

@@ -191,7 +191,8 @@ impl Retry {
     ///
     /// The work gets an [`Ask`] for each attempt: its number, when it began, and until when it may take. It is cut off at
     /// that deadline. What counts is the verdict: an answer that is classified as a fault is tried again too, and is the
-    /// result if nothing better came.
+    /// result if it is the last. Before another attempt it is dropped, since it may hold the connection that is needed for
+    /// that; should the next one have no answer at all, that is the result.
     ///
     /// An `async` closure will do that only reads what is around it; one that changes it, or that is `move`, has to be written
     /// as `|ask| async move { .. }`, so that the run can be a task.
@@ -372,8 +373,15 @@ impl<'a, C, W> Operation<'a, C, W> {
                 Ok(scheduled) => scheduled,
                 Err(why) => return outcome.map_err(|failure| made.gave_up(failure, why)),
             };
-            drop(outcome);
+            // An answer is not kept: it may hold the very connection that the next attempt needs.
+            let error = outcome.err();
             self.ask.at = env.sleep_until(resume).await;
+            if self.ask.is_late() {
+                // Timers may be late.
+                let failure = error.unwrap_or(Failure::Refused(Refusal::new(Why::Deadline)));
+                return Err(made.gave_up(failure, Stop::Deadline));
+            }
+            drop(error);
             extra.iter_mut().for_each(Extra::begin);
             env.tell(&Event::Retry);
             self.ask.attempt = self.ask.attempt.saturating_add(1);

@@ -29,6 +29,7 @@
 //! | [`breaker`](crate::breaker) | stops asking | before the limits, so that refused calls take no room |
 //! | [`limit`](crate::limit): rate | so many in a second | before those at once: who waits for a slot takes no room |
 //! | [`limit`](crate::limit): at once | so many at once, fixed or found | last, so that it counts what is really under way |
+//! | breaker again | asked anew if it changed | for those who waited meanwhile: a line is not led to an origin that went down |
 //! | timeout | bounds one attempt | innermost: a timeout is a fault of the origin, and all of the above learn of it |
 //!
 //! A cache and a [`flight`](crate::flight) stand outside all of this: one leader's retries serve all of its followers.
@@ -156,15 +157,18 @@ impl ShieldBuilder {
     /// The shield.
     pub fn build(self) -> Shield {
         let ShieldBuilder { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout } = self;
+        let rate = rate.map(|rate| RateLimit::new(&env, rate));
         let hedge = hedge.map(|hedge| {
             let (closed, limit) = (breaker.clone(), adaptive.clone());
+            let (clock, rate, room) = (env.clone(), rate.clone(), bulkhead.clone());
             let calm = move || {
                 closed.as_ref().is_none_or(Breaker::is_closed)
                     && limit.as_ref().is_none_or(|limit| limit.in_flight() < limit.limit())
+                    && room.as_ref().is_none_or(Bulkhead::has_room)
+                    && rate.as_ref().is_none_or(|rate| rate.has_slot(clock.now()))
             };
             hedge.budget(&budget).only_if(calm).build()
         });
-        let rate = rate.map(|rate| RateLimit::new(&env, rate));
         let retry = retry.budget(&budget).build();
         Shield(Arc::new(Parts { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout }))
     }
@@ -285,23 +289,23 @@ impl Shield {
     }
 }
 
-/// What came of an attempt, what that says about the origin, and when.
+/// What came of an attempt, what that says, and when.
 struct Judged<T, E> {
     outcome: Result<T, Failure<E>>,
-    verdict: Verdict,
+    lesson: Lesson,
     over: Tick,
 }
 
 impl<T, E> Judged<T, E> {
     #[inline]
     fn says(&self) -> (Lesson, Tick) {
-        (Lesson::from(&self.verdict), self.over)
+        (self.lesson, self.over)
     }
 
-    /// What our own gates refuse says nothing about the origin.
+    /// What our own gates refuse was not begun.
     #[cold]
     fn refused(refusal: Refusal, at: Tick) -> Judged<T, E> {
-        Judged { outcome: Err(Failure::Refused(refusal)), verdict: Verdict::Ignored, over: at }
+        Judged { outcome: Err(Failure::Refused(refusal)), lesson: Lesson::Absent { begun: false }, over: at }
     }
 }
 
@@ -367,7 +371,7 @@ impl Parts {
     {
         async move {
             let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_enter(&ask), ask);
-            let breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
+            let mut breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
             let rate = match &self.rate {
                 Some(rate) => {
                     let permit = pass!(rate.reserve(&ask), ask);
@@ -385,6 +389,11 @@ impl Parts {
                 None => None,
             };
             pass!(on_time(&ask), ask);
+            if breaker.as_ref().is_some_and(|pass| !pass.holds()) {
+                // First, so that a probe that has waited for too long does not stand in its own way.
+                drop(breaker);
+                breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
+            }
             let adaptive = pass!(self.adaptive.as_ref().map(AdaptiveLimit::borrowed).try_enter(&ask), ask);
             let from = ask.at;
             ask.deadline = self.until(&ask);
@@ -398,7 +407,7 @@ impl Parts {
             breaker.settle(&verdict, span);
             throttle.settle(&verdict, span);
             let outcome = outcome.map_or(Err(Failure::TimedOut), |outcome| outcome.map_err(Failure::Failed));
-            Judged { outcome, verdict, over }
+            Judged { lesson: Lesson::of(&verdict, outcome.is_ok()), outcome, over }
         }
     }
 

@@ -198,29 +198,31 @@ impl State {
         }
     }
 
-    /// A probe, or a call let in by the ramp, is over.
+    /// A probe, or a call let in by the ramp, is over. A probe that took too long has failed by then, whatever it came to; and
+    /// what a step of the ramp had before belongs to it, so one that had nothing is judged by this one result.
     pub(super) fn settle(self, rules: &Rules, now: Tick, result: Result, draw: f64) -> State {
+        self.step(rules, now, draw).count(rules, now, result, draw)
+    }
+
+    fn count(self, rules: &Rules, now: Tick, result: Result, draw: f64) -> State {
         match self.mode {
             Mode::Probing { .. } if result == Result::Ok => self.change(Mode::ramp(rules, now)).closed_at_top(now),
             Mode::Probing { .. } => self.trip(rules, now, draw),
-            Mode::Ramping { .. } => {
-                // What this step had before belongs to it; a step that had nothing is judged by this one result.
-                let state = self.step(rules, now, draw);
-                let Mode::Ramping { share, ok, bad, faults, step_ends, quiet } = state.mode else { return state };
+            Mode::Ramping { share, ok, bad, faults, step_ends, quiet } => {
                 let faults = match result {
                     Result::Ok => 0,
                     Result::Weak => faults,
                     Result::Fault => faults + 1,
                 };
                 if faults >= rules.faults {
-                    return state.trip(rules, now, draw);
+                    return self.trip(rules, now, draw);
                 }
                 let (ok, bad) = match result {
                     Result::Ok => (ok.saturating_add(1), bad),
                     Result::Weak | Result::Fault => (ok, bad.saturating_add(1)),
                 };
                 let mode = Mode::Ramping { share, ok, bad, faults, step_ends, quiet };
-                State { mode, ..state }.step(rules, now, draw)
+                State { mode, ..self }.step(rules, now, draw)
             }
             _ => self,
         }

@@ -63,7 +63,7 @@ where
 {
     /// Loads those of the keys that are not there, `at_once` of them at a time at most, and as the cache's limit lets them:
     /// they come after everybody who waits for an answer. What the limit refuses is tried again when it says. Let `at_once`
-    /// be smaller than the limit's line is long: if the line is full of them, others are refused.
+    /// be smaller than the limit's line is long: from a line full of them, others push them out.
     ///
     /// Nothing is begun before this is awaited, and nothing more once it is dropped.
     ///

@@ -47,13 +47,22 @@ pub struct Reconnect {
     steady: Duration,
 }
 
-/// As many attempts failed in a row as were allowed.
+/// As many attempts failed as were allowed, without a steady connection in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GaveUp<E> {
     /// How the last one failed.
-    pub error: E,
+    pub failed: Failed<E>,
     /// How many there were.
     pub attempts: u32,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed<E> {
+    /// There was no connection.
+    Unconnected(E),
+    /// There was one, which was lost before it was steady.
+    Unsteady,
 }
 
 impl Default for Reconnect {
@@ -91,7 +100,8 @@ impl Reconnect {
         self
     }
 
-    /// How many attempts in a row may fail before it gives up; no end unless told otherwise.
+    /// How many attempts may fail before it gives up, without a steady connection in between; no end unless told otherwise.
+    /// One whose connection is lost before it is steady has failed.
     pub fn attempts(mut self, most: u32) -> Reconnect {
         self.attempts = Some(most.max(1));
         self
@@ -129,20 +139,18 @@ impl Reconnect {
         let mut stop = pin!(stop);
         let mut streak = Streak { delays: self.backoff.delays(), failed: 0 };
         loop {
-            let wait = match unless_stopped(connect(), stop.as_mut()).await {
+            let (failed, wait) = match unless_stopped(connect(), stop.as_mut()).await {
                 ControlFlow::Break(()) => return Ok(()),
                 ControlFlow::Continue(Ok(connection)) => {
                     let up = env.now();
                     if unless_stopped(serve(connection), stop.as_mut()).await.is_break() {
                         return Ok(());
                     }
-                    streak.lost(self, env.now() - up, &rng)
+                    (Failed::Unsteady, streak.lost(self, env.now() - up, &rng))
                 }
-                ControlFlow::Continue(Err(error)) => match streak.failed(self, &rng) {
-                    Some(wait) => wait,
-                    None => return Err(GaveUp { error, attempts: streak.failed }),
-                },
+                ControlFlow::Continue(Err(error)) => (Failed::Unconnected(error), streak.failed(self, &rng)),
             };
+            let Some(wait) = wait else { return Err(GaveUp { failed, attempts: streak.failed }) };
             if unless_stopped(env.sleep(wait), stop.as_mut()).await.is_break() {
                 return Ok(());
             }
@@ -158,16 +166,17 @@ struct Streak {
 }
 
 impl Streak {
-    fn lost(&mut self, reconnect: &Reconnect, up: Duration, rng: &Rng) -> Duration {
+    /// The wait after a connection that lasted so long, or `None` if that was the last attempt.
+    fn lost(&mut self, reconnect: &Reconnect, up: Duration, rng: &Rng) -> Option<Duration> {
         if up < reconnect.steady {
-            return self.delays.next(rng);
+            return self.failed(reconnect, rng);
         }
         self.delays.reset();
         self.failed = 0;
-        draw(rng, &reconnect.after_loss())
+        Some(draw(rng, &reconnect.after_loss()))
     }
 
-    /// The wait, or `None` if that was the last attempt.
+    /// The wait after a failure, or `None` if that was the last attempt.
     fn failed(&mut self, reconnect: &Reconnect, rng: &Rng) -> Option<Duration> {
         self.failed = self.failed.saturating_add(1);
         let last = reconnect.attempts.is_some_and(|most| self.failed >= most);
@@ -175,15 +184,27 @@ impl Streak {
     }
 }
 
+impl<E: fmt::Display> fmt::Display for Failed<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Unconnected(error) => error.fmt(f),
+            Failed::Unsteady => f.write_str("the connection was lost too soon"),
+        }
+    }
+}
+
 impl<E: fmt::Display> fmt::Display for GaveUp<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let times = if self.attempts == 1 { "attempt" } else { "attempts" };
-        write!(f, "gave up after {} {times}: {}", self.attempts, self.error)
+        write!(f, "gave up after {} {times}: {}", self.attempts, self.failed)
     }
 }
 
 impl<E: Error + 'static> Error for GaveUp<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.error)
+        match &self.failed {
+            Failed::Unconnected(error) => Some(error),
+            Failed::Unsteady => None,
+        }
     }
 }

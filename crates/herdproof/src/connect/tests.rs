@@ -124,9 +124,33 @@ mod reconnect {
             },
             |()| ready(()),
         ));
-        assert_eq!(gave_up, Err(GaveUp { error: 10, attempts: 10 }));
+        assert_eq!(gave_up, Err(GaveUp { failed: Failed::Unconnected(10), attempts: 10 }));
         // No wait after the last attempt: nine delays up to 0.1, 0.2, 0.4, 0.8, 1.6 and then 2 s.
         assert!(env.now() < Tick::ZERO + MS * 11_100);
+    }
+
+    #[test]
+    fn a_connection_that_flaps_for_ever_uses_up_the_attempts() {
+        let flap = |steady: Option<u32>| {
+            let mut sim = Sim::new(1);
+            let env = sim.env();
+            let tries = Cell::new(0);
+            let connect = || {
+                tries.set(tries.get() + 1);
+                ready(Ok::<_, ()>(if Some(tries.get()) == steady { MIN } else { MS }))
+            };
+            let serve = |up| {
+                let sleep = env.sleep(up);
+                async move {
+                    sleep.await;
+                }
+            };
+            let gave_up = sim.run(Reconnect::new().attempts(5).run(&env, env.sleep(MIN * 60), connect, serve));
+            (gave_up, tries.get())
+        };
+        let unsteady = Err(GaveUp { failed: Failed::Unsteady, attempts: 5 });
+        assert_eq!(flap(None), (unsteady, 5));
+        assert_eq!(flap(Some(4)), (unsteady, 9), "a steady connection makes it forget");
     }
 
     #[test]
@@ -289,6 +313,22 @@ mod gate {
         let refusal = gate.try_enter(&Ask::new(&env)).unwrap_err();
         assert_eq!(refusal.why, crate::gate::Why::Rate);
         assert!(refusal.after.unwrap() > MS * 300);
+    }
+
+    #[test]
+    fn dials_that_are_given_up_do_not_shorten_what_those_refused_are_told() {
+        let env = Sim::new(1).env();
+        let gate = ConnectGate::dialling(&env).at_once(1).per_second(1_000_000).max_waiting(0).build();
+        let told = |ask: &Ask| {
+            let _inside = gate.try_enter(ask).unwrap();
+            gate.try_enter(ask).unwrap_err().after.unwrap()
+        };
+        let at = |secs| Ask::at(Tick::ZERO + SEC * secs);
+        gate.try_enter(&at(1)).unwrap().settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO + SEC });
+        for n in 0..100 {
+            drop(gate.try_enter(&at(10 + n)).unwrap());
+        }
+        assert_eq!(told(&at(1_000)), SEC);
     }
 
     #[test]

@@ -149,6 +149,15 @@ fn a_deadline_that_passes_between_two_gates_gives_the_outer_permit_back() {
 }
 
 #[test]
+fn a_deadline_that_passes_before_the_only_gate_lets_in_gives_its_permit_back() {
+    let mut scene = Scene::new();
+    let gate = Turnstile { wait: MS * 5, ..scene.gate("g") };
+    let (result, log) = scene.guard(gate, scene.ask().deadline(Tick::ZERO + MS * 5), Ok(1));
+    assert_eq!(result, Err(Halt::Refused(Refusal::new(Why::Deadline))));
+    assert_eq!(log, ["g asked at 5ms", "g cancelled"], "what came too late was begun");
+}
+
+#[test]
 fn an_absent_gate_stands_open() {
     let mut scene = Scene::new();
     let gate: Option<Turnstile> = None;

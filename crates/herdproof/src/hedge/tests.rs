@@ -24,6 +24,11 @@ struct Scene {
 
 type Plan = (Duration, Result<u32, &'static str>);
 
+/// `"refused"` is not the origin's doing, every other error is.
+fn sort(outcome: &Result<u32, &'static str>) -> Verdict {
+    if *outcome == Err("refused") { Verdict::Ignored } else { result(outcome) }
+}
+
 impl Scene {
     fn new() -> Scene {
         let sim = Sim::new(1);
@@ -48,7 +53,7 @@ impl Scene {
         let began = env.now();
         let mut ask = Ask::new(&env);
         ask.deadline = within.map(|within| began + within);
-        let answer = self.sim.run(hedge.run(&env.clone(), result, ask, move |_, which| {
+        let answer = self.sim.run(hedge.run(&env.clone(), sort, ask, move |_, which| {
             let (takes, outcome) = if which == Which::First { first } else { second };
             attempts.fetch_add(1, Ordering::Relaxed);
             let env = env.clone();
@@ -204,6 +209,28 @@ fn a_failed_attempt_waits_for_the_other_and_the_first_failure_is_what_is_told() 
     assert_eq!(scene.call(&hedge, (MS * 12, Err("first")), (MS * 30, Ok(2))).0, Ok(2));
     assert_eq!(scene.call(&hedge, (MS * 12, Err("first")), (MS * 30, Err("second"))).0, Err("first"));
     assert_eq!(scene.call(&hedge, (MS * 60, Err("first")), (MS, Err("second"))).0, Err("second"));
+}
+
+#[test]
+fn a_second_attempt_that_is_refused_does_not_end_the_first() {
+    let mut scene = Scene::new();
+    let hedge = Hedge::builder(&scene.env).ratio(1.0).build();
+    scene.learn(&hedge, 200);
+    let known = hedge.0.times.len();
+    assert_eq!(scene.call(&hedge, (MS * 50, Ok(1)), (Duration::ZERO, Err("refused"))), (Ok(1), MS * 50));
+    assert_eq!((scene.attempts(), hedge.0.times.len()), (2, known + 1), "nothing is learned from who was not let in");
+    assert_eq!(scene.call(&hedge, (MS * 50, Err("first")), (MS, Err("refused"))).0, Err("first"));
+    assert_eq!(scene.call(&hedge, (MS * 12, Err("first")), (MS * 30, Err("refused"))).0, Err("first"));
+    assert_eq!(scene.call(&hedge, (MS * 50, Err("refused")), (MS, Err("refused"))).0, Err("refused"));
+}
+
+#[test]
+fn a_first_attempt_that_is_refused_in_the_line_does_not_end_the_second() {
+    let mut scene = Scene::new();
+    let hedge = Hedge::builder(&scene.env).ratio(1.0).build();
+    scene.learn(&hedge, 200);
+    assert_eq!(scene.call(&hedge, (MS * 12, Err("refused")), (MS * 30, Ok(2))).0, Ok(2));
+    assert_eq!(scene.call(&hedge, (MS * 12, Err("refused")), (MS * 30, Err("second"))).0, Err("second"));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 //!
 //! A pool without a line refuses what could have been served a moment later; a line without an end keeps everybody waiting
 //! for an answer nobody wants any more. Here the line has an end and everybody in it may have a deadline. Whoever matters
-//! more stands before whoever matters less, and among equals who came first goes first.
+//! more stands before whoever matters less, and among equals who came first goes first. A full line pushes out the least
+//! important who came last, for somebody who matters more.
 //!
 //! A permit that is given back goes to the first in the line, by name: one release wakes those who can go and nobody else,
 //! and no newcomer slips in before them. If the one it was given to has left in the meantime, it goes to the next.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -61,8 +62,11 @@ struct Room {
 
 struct State {
     taken: u32,
-    /// Who waits, in the order in which they go. Whoever is taken out by somebody else has been let in.
+    /// Who waits, in the order in which they go. Whoever is taken out by somebody else has been let in, or is among those
+    /// pushed out.
     line: BTreeMap<Place, Waiter>,
+    /// Who was pushed out and has not noticed yet.
+    pushed_out: BTreeSet<Place>,
     /// How many have ever stood in the line.
     come: u64,
     /// How long those who were inside stayed, on average of the last few, in nanoseconds; zero if nobody was.
@@ -86,9 +90,12 @@ struct Waiter {
 pub struct BulkheadPermit {
     room: Arc<Room>,
     cost: u32,
-    /// How long it was used; `None` until it is settled.
+    /// How long it was used; `None` until it is settled with something to learn from.
     stayed: Option<Duration>,
 }
+
+/// It was pushed out of the line by somebody who matters more.
+struct PushedOut;
 
 /// Somebody in the line. Gone before it was let in, it leaves the line; after, its permit goes to the next.
 struct Waiting<'a> {
@@ -102,7 +109,8 @@ impl Bulkhead {
     /// Room for this many, one at least, and a line ten times as long.
     pub fn new(env: &Env, size: u32) -> Bulkhead {
         let size = size.max(1);
-        let state = Mutex::new(State { taken: 0, line: BTreeMap::new(), come: 0, stay: 0 });
+        let state =
+            Mutex::new(State { taken: 0, line: BTreeMap::new(), pushed_out: BTreeSet::new(), come: 0, stay: 0 });
         let max_waiting = usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(WAITING_EACH);
         Bulkhead {
             room: Arc::new(Room { env: env.clone(), size, state, promises: Promises::new(env.rng("limit/bulkhead")) }),
@@ -110,7 +118,7 @@ impl Bulkhead {
         }
     }
 
-    /// How many may wait; those beyond are refused.
+    /// How many may wait; beyond that, those who matter least are refused.
     #[must_use]
     pub fn max_waiting(mut self, most: usize) -> Bulkhead {
         self.max_waiting = most;
@@ -120,6 +128,12 @@ impl Bulkhead {
     /// How much of the room is taken.
     pub fn taken(&self) -> u32 {
         self.room.state.lock().taken
+    }
+
+    /// Whether the next could go in at once. For whoever has work that can wait, such as hedges.
+    pub fn has_room(&self) -> bool {
+        let state = self.room.state.lock();
+        state.taken < self.room.size && state.line.is_empty()
     }
 
     /// How many wait.
@@ -166,6 +180,17 @@ impl State {
         let place = Place { before: std::cmp::Reverse(priority), number: self.come };
         self.line.insert(place, Waiter { cost, waker: None });
         place
+    }
+
+    /// Pushes out the last of the line, if that matters less than this.
+    fn push_out(&mut self, priority: Priority) -> Option<Waiter> {
+        let last = self.line.last_entry()?;
+        if last.key().before.0 >= priority {
+            return None;
+        }
+        let (place, waiter) = last.remove_entry();
+        self.pushed_out.insert(place);
+        Some(waiter)
     }
 
     /// Somebody was inside for so long.
@@ -223,21 +248,26 @@ impl Gate for Bulkhead {
         if cost > room.size {
             return Err(self.refuse(Why::Concurrency));
         }
-        let (place, depth) = {
+        let (place, depth, pushed_out) = {
             let mut state = room.state.lock();
             if state.take(room.size, cost) {
                 return Ok(BulkheadPermit { room: Arc::clone(room), cost, stayed: None });
             }
+            let full = state.line.len() == *max_waiting;
+            let pushed_out = if full { state.push_out(ask.priority) } else { None };
             let depth = state.line.len() + 1;
-            (if depth > *max_waiting { None } else { Some(state.stand_in_line(cost, ask.priority)) }, depth)
+            (if depth > *max_waiting { None } else { Some(state.stand_in_line(cost, ask.priority)) }, depth, pushed_out)
         };
+        if let Some(waker) = pushed_out.and_then(|waiter| waiter.waker) {
+            waker.wake();
+        }
         let Some(place) = place else { return Err(self.refuse_until(Why::Queue, ask)) };
         room.env.tell(&Event::QueueDepth(depth as u64));
         let waiting = Waiting { room, place, cost, over: false };
         let Some(deadline) = ask.deadline else {
             let permit = waiting.await;
             ask.at = room.env.now();
-            return Ok(permit);
+            return permit.map_err(|PushedOut| self.refuse_until(Why::Queue, ask));
         };
         let (mut waiting, mut late) = (pin!(waiting), pin!(room.env.sleep_until(deadline)));
         let permit = poll_fn(|cx| {
@@ -248,32 +278,34 @@ impl Gate for Bulkhead {
         })
         .await;
         ask.at = room.env.now();
-        permit.ok_or_else(|| self.refuse(Why::Deadline))
+        match permit {
+            Some(permit) => permit.map_err(|PushedOut| self.refuse_until(Why::Queue, ask)),
+            None => Err(self.refuse(Why::Deadline)),
+        }
     }
 }
 
 impl Future for Waiting<'_> {
-    type Output = BulkheadPermit;
+    type Output = Result<BulkheadPermit, PushedOut>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BulkheadPermit> {
-        let replaced = {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (replaced, pushed_out) = {
             let mut state = self.room.state.lock();
             match state.line.get_mut(&self.place) {
                 Some(Waiter { waker: Some(waker), .. }) if waker.will_wake(cx.waker()) => return Poll::Pending,
-                Some(waiter) => Some(waiter.waker.replace(cx.waker().clone())),
-                None => None,
+                Some(waiter) => (Some(waiter.waker.replace(cx.waker().clone())), false),
+                None => (None, state.pushed_out.remove(&self.place)),
             }
         };
-        match replaced {
-            Some(replaced) => {
-                drop(replaced);
-                Poll::Pending
-            }
-            None => {
-                self.over = true;
-                Poll::Ready(BulkheadPermit { room: Arc::clone(self.room), cost: self.cost, stayed: None })
-            }
+        if let Some(replaced) = replaced {
+            drop(replaced);
+            return Poll::Pending;
         }
+        self.over = true;
+        if pushed_out {
+            return Poll::Ready(Err(PushedOut));
+        }
+        Poll::Ready(Ok(BulkheadPermit { room: Arc::clone(self.room), cost: self.cost, stayed: None }))
     }
 }
 
@@ -282,7 +314,13 @@ impl Drop for Waiting<'_> {
         if self.over {
             return;
         }
-        let left = self.room.state.lock().line.remove(&self.place);
+        let left = {
+            let mut state = self.room.state.lock();
+            if state.pushed_out.remove(&self.place) {
+                return;
+            }
+            state.line.remove(&self.place)
+        };
         // Whoever stood behind somebody costly may fit now; who was let in already has something to give back.
         self.room.give_back(if left.is_some() { 0 } else { self.cost }, None);
     }
@@ -290,8 +328,9 @@ impl Drop for Waiting<'_> {
 
 impl Permit for BulkheadPermit {
     #[inline]
-    fn settle(mut self, _: &Verdict, span: Span) {
-        self.stayed = Some(span.took());
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        // What was given up says no more about how long others stay than a permit that is dropped.
+        self.stayed = (*verdict != Verdict::Ignored).then(|| span.took());
     }
 }
 

@@ -12,6 +12,10 @@ use super::{
 };
 use crate::env::Tick;
 
+/// The longest that a burst takes to be whole again, 146 years: beyond, the clock would end before the interval does, and
+/// what saturates lets everybody in.
+const LONGEST: u64 = 1 << 62;
+
 /// A rate in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
@@ -34,8 +38,9 @@ pub(super) struct Slot {
 
 impl Gcra {
     pub(super) fn new(rate: &Rate) -> Gcra {
-        let interval = nanos(rate.interval).max(1);
-        let tolerance = interval.saturating_mul(u64::from(rate.burst.max(1)));
+        let burst = u64::from(rate.burst.max(1));
+        let interval = nanos(rate.interval).clamp(1, LONGEST / burst);
+        let tolerance = interval * burst;
         Gcra { interval, tolerance, max_wait: nanos(rate.max_wait) }
     }
 
@@ -120,6 +125,17 @@ mod tests {
         assert_eq!(gcra.slot(0, SECOND, u32::MAX), None);
         assert!(gcra.slot(0, SECOND, 5).is_some_and(|slot| slot.at <= SECOND));
         assert!(gcra.slot(0, SECOND, 0).is_some_and(|slot| slot.at <= SECOND && slot.tat == SECOND));
+    }
+
+    #[test]
+    fn an_interval_without_end_lets_a_burst_in_and_nobody_after_it() {
+        for burst in [1, 2, 3, 20] {
+            for interval in [Duration::MAX, Duration::from_nanos(u64::MAX), Duration::from_nanos(u64::MAX / 2)] {
+                let gcra = Gcra::new(&Rate::every(interval).burst(burst));
+                let went = let_in(gcra, (0..100u64).map(|n| SECOND * n));
+                assert_eq!(went.len(), burst as usize, "one in {interval:?}, {burst} at once");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A rate for each key: for each client, each host, each tenant.
 //!
-//! The state of a key is two numbers, kept only while they matter: a key whose burst is whole again is forgotten when
-//! somebody new comes. The number of keys is bounded, so that whoever invents keys fills no memory; at the bound the key that
+//! The state of a key is two numbers, kept only while they matter: a key whose burst is whole again, and whose refused callers
+//! were told of no later instant, is forgotten when somebody new comes. The number of keys is bounded, so that whoever invents keys fills no memory; at the bound the key that
 //! would have been forgotten first goes, and begins anew with its burst whole.
 
 use std::{borrow::Borrow, fmt, future::Future, hash::Hash, marker::PhantomData, sync::Arc};
@@ -52,7 +52,9 @@ struct State {
 impl Fades for State {
     #[inline]
     fn fades_at(&self) -> Tick {
-        Tick::from_nanos(self.tat)
+        // Not before what those refused were told, or the next would be told the same. That is half a minute and an interval
+        // ahead at most.
+        Tick::from_nanos(self.tat.max(self.promised))
     }
 }
 

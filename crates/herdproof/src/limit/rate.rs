@@ -141,6 +141,12 @@ impl RateLimit {
         self.0.in_time(ask).map(|slot| RatePermit { limit: self, slot })
     }
 
+    /// Whether the next could go at once. For whoever has work that can wait, such as hedges.
+    pub fn has_slot(&self, now: Tick) -> bool {
+        let now = now.as_nanos();
+        self.0.gcra.slot(self.0.tat.load(Relaxed), now, 1).is_some_and(|slot| slot.at <= now)
+    }
+
     /// The same gate with permits that borrow it.
     #[inline]
     pub fn borrowed(&self) -> Borrowed<'_, RateLimit> {

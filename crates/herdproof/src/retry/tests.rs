@@ -167,6 +167,26 @@ fn a_late_caller_is_not_charged_for_the_attempt_that_was_not_made() {
 }
 
 #[test]
+fn a_timer_that_wakes_after_the_deadline_begins_nothing_and_gives_the_credit_back() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let retry = steady(&env).build();
+    let calls = RefCell::new(0);
+    let ask = Ask::new(&env).deadline(Tick::ZERO + MS * 20);
+    let mut run = pin!(retry.run(&env, sort, ask, async |_| {
+        *calls.borrow_mut() += 1;
+        failed("a")
+    }));
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    assert!(run.as_mut().poll(&mut cx).is_pending());
+    sim.run_until(Tick::ZERO + MS * 20);
+    let late = GaveUp { failure: Failure::Failed("a"), why: Stop::Deadline, attempts: 1 };
+    assert_eq!((run.poll(&mut cx), *calls.borrow()), (Poll::Ready(Err(late)), 1));
+    let stats = retry.budget().unwrap().stats();
+    assert_eq!((stats.held, stats.given_back, stats.retries), (0, 1, 0));
+}
+
+#[test]
 fn an_overload_is_given_more_time_and_what_the_server_asks_for() {
     assert_eq!(play(|rule| rule, &[failed("busy"), Ok(7)]).at_ms(), [0, 100]);
     let told = play(|rule| rule, &[failed("busy 2s"), Ok(7)]);

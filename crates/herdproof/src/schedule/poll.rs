@@ -75,7 +75,7 @@ impl Poller {
 
     /// Half of it more or less. The bound limits the range, not the draw, so that nobody is pinned to it.
     fn around(&self, mean: Duration) -> RangeInclusive<Duration> {
-        let least = self.period + self.period / 2;
+        let least = self.period.saturating_add(self.period / 2);
         let top = mean.saturating_add(mean / 2).min(self.slowest.max(least));
         top / 3..=top
     }

@@ -341,6 +341,16 @@ mod poll {
     }
 
     #[test]
+    fn a_period_without_end_is_a_pause_without_end() {
+        for period in [Duration::MAX, Duration::MAX / 2] {
+            for found in [Found::Full, Found::Some, Found::Nothing] {
+                let range = Poller::every(period).pause(Pace::default(), found).0;
+                assert!(found == Found::Full || *range.start() >= period / 3, "{found:?}: {range:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_bound_below_the_period_does_not_make_empty_polls_faster_than_full_ones() {
         let poller = Poller::every(SEC).slowest(Duration::ZERO);
         assert_eq!(poller.pause(Pace::default(), Found::Nothing).0, SEC / 2..=SEC * 3 / 2);

@@ -135,6 +135,40 @@ fn nothing_is_hedged_while_as_much_is_under_way_as_may_be() {
     }
 }
 
+/// Room for three, and calls that cost two: there is some left when the hedge is due, but not enough.
+#[test]
+fn a_hedge_that_the_gates_refuse_costs_nothing_and_does_not_end_the_first_attempt() {
+    let mut scene = Scene::new();
+    let limit = AdaptiveLimit::builder(&scene.env).initial(3).between(3, 3).build();
+    let hedged = |hedge: HedgeBuilder| hedge.at(MS * 10).floor(10.0).ratio(1.0);
+    let shield = Shield::builder(&scene.env).adaptive(limit).hedge(hedged).build();
+    let (env, calls) = (scene.env.clone(), Arc::clone(&scene.calls));
+    let work = move |_, _| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        let env = env.clone();
+        async move {
+            env.sleep(MS * 40).await;
+            Ok::<u32, &str>(1)
+        }
+    };
+    assert_eq!(scene.sim.run(shield.run(result, Ask::new(&scene.env).cost(2), work)), Ok(1));
+    assert_eq!((scene.calls(), scene.env.now() - Tick::ZERO), (1, MS * 40), "the first was given up for a refusal");
+    let stats = shield.budget().stats();
+    assert_eq!((stats.hedges, stats.given_back, stats.held), (0, 1, 0));
+}
+
+#[test]
+fn nothing_is_hedged_where_it_would_have_to_wait_for_room_or_for_a_slot() {
+    let hedged = |hedge: HedgeBuilder| hedge.at(MS * 10).floor(10.0).ratio(1.0);
+    for (most, every, calls) in [(2, MS, 2), (1, MS, 1), (2, MS * 30, 1)] {
+        let mut scene = Scene::new();
+        let shield = Shield::builder(&scene.env).at_once(most).rate(Rate::every(every).burst(1)).hedge(hedged).build();
+        scene.run(&shield, MS * 40, Ok(1)).unwrap();
+        assert_eq!(scene.calls(), calls, "room for {most}, one in {every:?}");
+        assert_eq!(shield.budget().stats().hedges, u64::from(calls - 1));
+    }
+}
+
 /// A slot of the rate that comes at the deadline is refused there; room that comes with it is not.
 #[test]
 fn who_waited_for_room_until_it_was_late_does_not_begin() {
@@ -161,6 +195,42 @@ fn who_waited_for_room_until_it_was_late_does_not_begin() {
     assert!(matches!(late.failure, Failure::Refused(refusal) if refusal.why == Why::Deadline), "{late:?}");
     assert_eq!(scene.sim.run(inside).unwrap(), Ok(1));
     assert_eq!(scene.calls(), 1);
+}
+
+#[test]
+fn those_who_waited_while_the_breaker_tripped_are_not_led_to_an_origin_that_is_down() {
+    let shields: [fn(ShieldBuilder) -> ShieldBuilder; 2] =
+        [|shield| shield.at_once(1), |shield| shield.rate(Rate::every(MS * 20).burst(1))];
+    for waiting in shields {
+        let mut scene = Scene::new();
+        let shield = Shield::builder(&scene.env).breaker(|breaker| breaker.faults(1)).retry(|retry| retry.attempts(1));
+        let shield = waiting(shield).build();
+        let tasks: Vec<_> = (0..6)
+            .map(|_| {
+                let (env, shield, calls) = (scene.env.clone(), shield.clone(), Arc::clone(&scene.calls));
+                scene.env.spawn(async move {
+                    let work = |_, _| {
+                        calls.fetch_add(1, Ordering::Relaxed);
+                        let env = env.clone();
+                        async move {
+                            env.sleep(MS * 10).await;
+                            Err::<u32, _>("down")
+                        }
+                    };
+                    shield.run(result, Ask::new(&env), work).await.unwrap_err().failure
+                })
+            })
+            .collect();
+        let refused = scene.sim.run(async {
+            let mut refused = 0;
+            for task in tasks {
+                let failure = task.await.unwrap();
+                refused += u32::from(matches!(failure, Failure::Refused(refusal) if refusal.why == Why::Tripped));
+            }
+            refused
+        });
+        assert_eq!((scene.calls(), refused), (1, 5), "the first finds out, and the others have waited");
+    }
 }
 
 #[test]

@@ -159,6 +159,15 @@ fn a_probe_that_never_answers_has_failed_when_its_time_is_over() {
 }
 
 #[test]
+fn a_probe_that_works_when_its_time_is_over_has_failed_though_nobody_asked_meanwhile() {
+    let rules = Rules::default();
+    let open = State::new(at(0)).trip(&rules, at(0), 0.0);
+    let (probing, _) = open.ask(&rules, at(2_500), 0.0);
+    assert!(matches!(probing.settle(&rules, at(7_499), Result::Ok, 1.0).mode, Mode::Ramping { .. }));
+    assert_eq!(opened(probing.settle(&rules, at(7_500), Result::Ok, 1.0), at(7_500)), SECOND * 10);
+}
+
+#[test]
 fn every_change_has_an_epoch_of_its_own() {
     let rules = Rules::default();
     let closed = State::new(at(0));

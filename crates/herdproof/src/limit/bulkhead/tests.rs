@@ -73,6 +73,49 @@ fn the_line_has_an_end() {
 }
 
 #[test]
+fn a_full_line_pushes_out_who_matters_least_and_came_last() {
+    use Priority::{Background, Critical, Normal, Sheddable};
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1).max_waiting(3);
+    let order = [Normal, Sheddable, Sheddable, Background, Critical, Sheddable, Normal, Normal, Critical];
+    let tasks = order.map(|priority| work(&env, &pool, Ask::new(&env).priority(priority), MS * 10)).into();
+    let went = gather(&mut sim, tasks);
+    let out = Err(Refusal::new(Why::Queue));
+    assert_eq!(went, [Ok(0), out, out, out, Ok(10), out, Ok(30), out, Ok(20)], "{order:?}");
+    assert_eq!((pool.taken(), pool.waiting()), (0, 0));
+}
+
+#[test]
+fn who_is_pushed_out_is_told_when_to_come_back_and_owes_nothing_if_it_has_left() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Bulkhead::new(&env, 1).max_waiting(1);
+    let known = pool.try_enter(&Ask::new(&env)).unwrap();
+    known.settle(&Verdict::Ok, Span { from: Tick::ZERO, to: Tick::ZERO + MS * 20 });
+    let inside = pool.try_enter(&Ask::new(&env)).unwrap();
+    let mut asks = [Priority::Sheddable, Priority::Background, Priority::Normal, Priority::Critical]
+        .map(|priority| Ask::new(&env).priority(priority));
+    let [least, background, normal, critical] = &mut asks;
+    let mut told = Box::pin(pool.enter(least));
+    assert!(poll_once(told.as_mut()).is_pending());
+    let mut left = Box::pin(pool.enter(background));
+    assert!(poll_once(left.as_mut()).is_pending());
+    let Poll::Ready(Err(refusal)) = poll_once(told.as_mut()) else { panic!("it was pushed out") };
+    assert!(refusal.why == Why::Queue && refusal.after.is_some(), "{refusal:?}");
+    let mut third = Box::pin(pool.enter(normal));
+    assert!(poll_once(third.as_mut()).is_pending());
+    drop(left);
+    assert_eq!((pool.taken(), pool.waiting()), (1, 1), "who was pushed out had nothing to give back");
+    drop(inside);
+    let mut last = pin!(pool.enter(critical));
+    assert!(poll_once(last.as_mut()).is_pending(), "who was let in already is not pushed out");
+    assert!(matches!(poll_once(third.as_mut()), Poll::Ready(Ok(_))));
+    drop(third);
+    assert!(matches!(poll_once(last.as_mut()), Poll::Ready(Ok(_))));
+}
+
+#[test]
 fn nobody_waits_beyond_its_deadline_and_who_leaves_holds_nobody_up() {
     let mut sim = Sim::new(1);
     let env = sim.env();

@@ -95,6 +95,38 @@ fn keys_whose_burst_is_whole_again_are_forgotten() {
 }
 
 #[test]
+fn what_refused_callers_were_told_is_forgotten_too_when_its_time_has_come() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::every(Duration::from_secs(10)));
+    for key in 0..20_000 {
+        let now = ask(&env, MS * 100 * u32::try_from(key).unwrap());
+        settle(limits.of(&key).try_enter(&now).unwrap());
+        assert!((0..10).all(|_| limits.of(&key).try_enter(&now).is_err()));
+    }
+    // Four hundred are told of an instant to come at a time.
+    assert!(limits.len() < 4_000, "{} keys are kept", limits.len());
+}
+
+#[test]
+fn nobody_is_told_an_instant_that_was_told_before_the_burst_was_whole_again() {
+    let env = Sim::new(1).env();
+    let limits: KeyedRate<u64> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
+    let told = |at: Duration| {
+        let ask = ask(&env, at);
+        settle(limits.of(&1).try_enter(&ask).unwrap());
+        let refused = (0..20).map(|_| at + limits.of(&1).try_enter(&ask).unwrap_err().after.unwrap());
+        refused.collect::<std::collections::BTreeSet<Duration>>()
+    };
+    let before = told(MS);
+    // Whoever comes looks for keys to forget.
+    for key in 1_000..3_000 {
+        settle(limits.of(&key).try_enter(&ask(&env, MS * 500)).unwrap());
+    }
+    let after = told(MS * 501);
+    assert!(before.is_disjoint(&after), "{before:?} {after:?}");
+}
+
+#[test]
 fn whoever_invents_keys_neither_fills_memory_nor_frees_those_who_are_refused() {
     let env = Sim::new(1).env();
     let limits: KeyedRate<u64> = KeyedRate::bounded(&env, Rate::per_second(1).burst(10), 1_000);
