@@ -351,11 +351,7 @@ impl<'a, C, W> Operation<'a, C, W> {
     }
 
     /// What comes after a first attempt that did not succeed.
-    async fn again<T, E, F>(
-        mut self,
-        mut verdict: Verdict,
-        mut outcome: Result<T, Failure<E>>,
-    ) -> Result<T, GaveUp<E>>
+    async fn again<T, E, F>(mut self, mut verdict: Verdict, mut outcome: Result<T, Failure<E>>) -> Result<T, GaveUp<E>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,

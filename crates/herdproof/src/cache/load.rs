@@ -205,7 +205,7 @@ where
     }
 
     /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
-    /// hides the flight first and removes the entry then; here it is seen under the same lock whether the flight was
+    /// hides the flight and changes the entry under one lock; here it is seen under the same lock whether the flight was
     /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
     pub(super) fn fill(&self, life: Life, content: Content<V, E>) {
         let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;

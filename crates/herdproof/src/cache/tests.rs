@@ -386,6 +386,54 @@ fn a_failed_load_does_not_bring_back_what_was_invalidated_meanwhile() {
     assert!(scene.cache.peek("key").is_none());
 }
 
+/// A cache in which something happens to the key between its being looked up and the beginning of its load, which fails.
+fn in_between(policy: Policy, ask: fn(&mut Scene), act: fn(&Cache<String, u32, String>)) -> Option<(u32, Source)> {
+    let late: Arc<OnceLock<Cache<String, u32, String>>> = Arc::default();
+    let acts = Arc::clone(&late);
+    let mut scene = Scene::with(|builder| {
+        let meanwhile = move |_: &String| {
+            // The policy is asked for after the lookup; and by what is done here, which is not to be done again then.
+            static INSIDE: Mutex<()> = Mutex::new(());
+            if let (Some(cache), Ok(_inside)) = (acts.get(), INSIDE.try_lock()) {
+                act(cache);
+            }
+            None
+        };
+        builder.policy(policy).policies(meanwhile)
+    });
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    late.set(scene.cache.clone()).unwrap();
+    ask(&mut scene);
+    scene.pass(100 * MS);
+    scene.cache.peek("key").map(|got| (got.value, got.source))
+}
+
+#[test]
+fn a_failed_load_does_not_bring_back_what_was_changed_between_the_lookup_and_its_beginning() {
+    let (stale, kept) = (Policy::strict(SEC).grace(60 * SEC), Policy::strict(SEC).on_error(60 * SEC));
+    let one: fn(&mut Scene) = |scene| drop(scene.ask_failing(MS));
+    let many: fn(&mut Scene) = |scene| {
+        let load = |_: Vec<String>| async { Err::<Vec<(String, u32)>, _>("down".to_owned()) };
+        let get = scene.cache.get_many(&["key".to_owned()], load);
+        drop(scene.sim.run(get));
+    };
+    let prime: fn(&mut Scene) = |scene| {
+        let cache = scene.cache.clone();
+        let down = |_| async { Err("down".to_owned()) };
+        scene.sim.run(async move { cache.prime(["key".to_owned()], 1, down).await });
+    };
+    let ways = [(&stale, one), (&kept, one), (&stale, many), (&kept, many), (&kept, prime)];
+    for (number, (policy, ask)) in ways.into_iter().enumerate() {
+        let after = |act| in_between(policy.clone(), ask, act);
+        assert_eq!(after(|cache| cache.invalidate("key")), None, "{number}");
+        assert_eq!(after(Cache::clear), None, "{number}");
+        let set = after(|cache| cache.set_with("key".into(), 7, &Keep::ttl(3600 * SEC)));
+        assert_eq!(set, Some((7, Source::Memory)), "{number}");
+        assert!(after(|_| ()).is_some(), "{number}: else it is served for longer");
+    }
+}
+
 #[test]
 fn a_fill_after_its_tag_was_expired_is_refused() {
     let mut scene = Scene::new(Policy::default());
@@ -662,8 +710,8 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     let now = Tick::ZERO + 10 * SEC;
     let way = |life| {
         scene.cache.0.put("key".into(), Entry::new(life, Content::Value(7, None)));
-        match scene.cache.0.fresh(&"key".into(), now) {
-            Some(Loaded::Value { way, .. }) => way,
+        match scene.cache.0.left_to_do(&"key".into(), None, Due { look_at: now, seen: now }) {
+            Err(Loaded::Value { way, .. }) => way,
             _ => panic!("it is there"),
         }
     };
