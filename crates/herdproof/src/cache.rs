@@ -259,15 +259,15 @@ where
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
         let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
         let Some(second) = &cache.second else {
-            let (life, tags) = cache.life(policy, keep, now, load);
-            cache.put(key, Entry::new(life, Content::Value(value, tags)));
+            let (life, label) = cache.life(policy, keep, now, load);
+            cache.put(key, Entry::new(life, Content::Value(value, label)));
             return;
         };
         let stored = cache.to_store(policy, value.clone(), keep, load);
         // The same in both tiers.
-        let keep = Keep { ttl: Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key)))), ..keep.clone() };
-        let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
-        cache.put(key.clone(), Entry::new(life, Content::Value(value, tags)));
+        let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
+        let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
+        cache.put(key.clone(), Entry::new(life, Content::Value(value, label)));
         second.tell(Change::Put(key, stored));
     }
 

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::tags::Tag;
+use super::{outcome::Label, tags::Tag};
 use crate::env::{Tick, nanos};
 
 /// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
@@ -30,12 +30,12 @@ pub(super) enum Other<V, E> {
     /// The load failed, and is not to be tried again yet.
     Failed(Arc<E>),
     /// With the instant it was loaded, because that is compared with when its tags were expired.
-    Tagged { value: V, tags: Box<[Tag]>, born: Tick },
+    Tagged { value: V, label: Arc<Label>, born: Tick },
 }
 
 /// What an entry holds.
 pub(super) enum Content<V, E> {
-    Value(V, Option<Box<[Tag]>>),
+    Value(V, Option<Arc<Label>>),
     Absent,
     Failed(Arc<E>),
 }
@@ -244,7 +244,7 @@ impl<V: Clone, E> Entry<V, E> {
         let load = LoadTime::new(life.load);
         let other = match content {
             Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
-            Content::Value(value, Some(tags)) => Other::Tagged { value, tags, born: life.born() },
+            Content::Value(value, Some(label)) => Other::Tagged { value, label, born: life.born() },
             Content::Absent => Other::Absent,
             Content::Failed(error) => Other::Failed(error),
         };
@@ -277,12 +277,17 @@ impl<V: Clone, E> Entry<V, E> {
     }
 
     pub(super) fn tags(&self) -> &[Tag] {
+        self.label().map_or(&[], |label| &label.tags)
+    }
+
+    /// Its tags, if it has any, and what was said of it.
+    pub(super) fn label(&self) -> Option<&Arc<Label>> {
         match self {
             Entry::Other { other, .. } => match &**other {
-                Other::Tagged { tags, .. } => tags,
-                Other::Absent | Other::Failed(_) => &[],
+                Other::Tagged { label, .. } => Some(label),
+                Other::Absent | Other::Failed(_) => None,
             },
-            Entry::Value { .. } => &[],
+            Entry::Value { .. } => None,
         }
     }
 
@@ -290,7 +295,7 @@ impl<V: Clone, E> Entry<V, E> {
         match self {
             Entry::Value { value, .. } => Content::Value(value, None),
             Entry::Other { other, .. } => match &*other {
-                Other::Tagged { value, tags, .. } => Content::Value(value.clone(), Some(tags.clone())),
+                Other::Tagged { value, label, .. } => Content::Value(value.clone(), Some(Arc::clone(label))),
                 Other::Absent => Content::Absent,
                 Other::Failed(error) => Content::Failed(Arc::clone(error)),
             },

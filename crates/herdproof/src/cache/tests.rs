@@ -525,6 +525,23 @@ fn a_load_that_finds_nothing_changed_keeps_what_is_there_for_another_time_to_liv
 }
 
 #[test]
+fn what_has_not_changed_keeps_its_tags_and_what_was_said_of_it() {
+    let mut scene = Scene::new(Policy::strict(10 * SEC).grace(100 * SEC));
+    scene.cache.set_with("key".into(), 1, &Keep::ttl(2 * SEC).grace(20 * SEC).tag("shop"));
+    for _ in 0..3 {
+        scene.pass(3 * SEC);
+        let get = scene.cache.get_with("key", |prior| async move { Ok(prior.unwrap().unchanged()) });
+        check(&scene.sim.run(get), 1, Source::Stale);
+    }
+    scene.pass(SEC);
+    assert_eq!(scene.cache.peek("key").unwrap().source, Source::Memory);
+    scene.cache.expire_tag("shop", Duration::ZERO);
+    assert_eq!(scene.cache.peek("key").unwrap().source, Source::Stale, "it has its tag");
+    scene.pass(21 * SEC);
+    assert!(scene.cache.peek("key").is_none(), "its own grace is over, and the policy's is not");
+}
+
+#[test]
 fn entries_that_were_stored_together_do_not_expire_together() {
     let mut sim = Sim::new(1);
     let env = sim.env();

@@ -260,12 +260,11 @@ where
         };
         let stored = self.cache.to_store(policy, value.clone(), &keep, took);
         let ttl = stored.ttl.min(self.in_memory(second));
-        (stored, Load::With(value, Keep { ttl: Some(ttl), ..keep }))
+        (stored, Load::With(value, Keep { in_memory: Some(ttl), ..keep }))
     }
 
     /// What the tier has, as it is kept in memory: fresh for as long as it is there, but no longer than `most`.
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
-        let Inner { tags, env, .. } = &*self.cache;
         let Held { age, left, past, grace, load, .. } = *held;
         let left = left.min(most);
         let mut life = Life::begin(at, left, grace, load, self.policy().beta);
@@ -281,9 +280,10 @@ where
             }
             Some(value) => {
                 // It is as old as it is, but what was expired before it came is the tier's business.
-                let born = tags.birth(env.now(), life.end(self.policy().keep));
+                let born = self.cache.tags.birth(self.cache.env.now(), life.end(self.policy().keep));
                 life.fresh = life.fresh_until - born;
-                Content::Value(value.clone(), Some(held.tags.iter().map(|name| tags.tag(name)).collect()))
+                let keep = Keep { grace: Some(grace), tags: held.tags.clone(), ..Keep::default() };
+                Content::Value(value.clone(), self.cache.label(&keep))
             }
         };
         (life, content)

@@ -230,6 +230,24 @@ fn what_one_node_sets_all_nodes_serve() {
 }
 
 #[test]
+fn what_has_not_changed_keeps_its_tags_in_the_tier_too() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC).on_error(60 * SEC));
+    fleet.nodes[0].set_with("key".into(), 1, &Keep::ttl(2 * SEC).tag("news"));
+    for _ in 0..2 {
+        fleet.pass(3 * SEC);
+        let get = fleet.nodes[0].get_with("key", |prior| async move { Ok(prior.unwrap().unchanged()) });
+        check(&fleet.sim.run(get), 1, Source::Loaded);
+    }
+    fleet.pass(1_500 * MS);
+    let get = fleet.nodes[1].get("key", || async { Err("it is there".to_owned()) });
+    check(&fleet.sim.run(get), 1, Source::Tier);
+    fleet.nodes[1].expire_tag("news", Duration::ZERO);
+    fleet.pass(10 * MS);
+    check(&fleet.ask(0), 1, Source::Loaded);
+    assert_eq!(fleet.loads(), 1, "the tag was expired in the tier, and in the memory of who had not changed it");
+}
+
+#[test]
 fn a_tag_expired_in_one_node_is_expired_in_all() {
     let mut fleet = Fleet::new(5, &Policy::strict(100 * SEC));
     let ask_all = |fleet: &mut Fleet| -> Vec<u32> {
