@@ -161,14 +161,17 @@ where
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
     fn take_meanwhile(&mut self, held: &Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
         let (life, content) = self.entry(held, at, Duration::MAX);
-        let entry = Entry::new(life, content);
-        let Some(value) = held.value.clone() else { return };
-        if held.is_servable() && matches!(ashore, Ashore::Waiting(_)) {
+        let (entry, born) = (Entry::new(life, content), before(at, held.age));
+        if let Some(value) = held.value.clone()
+            && held.is_servable()
+            && matches!(ashore, Ashore::Waiting(_))
+        {
             self.fill(life, entry.clone().into_content());
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
-            ashore.tell(Loaded::Value { value, born: before(at, held.age), way });
+            ashore.tell(Loaded::Value { value, born, way });
         }
-        if self.prior.is_none() {
+        // What is in memory is the newer one if it was loaded while the tier was away.
+        if self.prior.as_ref().is_none_or(|prior| prior.life().born() < born) {
             self.prior = Some(entry);
         }
     }

@@ -248,6 +248,27 @@ fn what_has_not_changed_keeps_its_tags_in_the_tier_too() {
 }
 
 #[test]
+fn a_failed_load_does_not_put_what_was_in_memory_over_what_is_newer_in_the_tier() {
+    for elsewhere in [false, true] {
+        let mut fleet = Fleet::new(2, &Policy::strict(SEC).on_error(60 * SEC).failed(SEC));
+        check(&fleet.ask(0), 1, Source::Loaded);
+        fleet.pass(2 * SEC);
+        check(&fleet.ask(1), 2, Source::Loaded);
+        fleet.pass(2 * SEC);
+        let fail = |fleet: &mut Fleet, node: usize| {
+            let get = fleet.nodes[node].get("key", || async { Err("down".to_owned()) });
+            fleet.sim.run(get)
+        };
+        if elsewhere {
+            check(&fail(&mut fleet, 1), 2, Source::StaleOnError);
+            fleet.pass(10 * MS);
+        }
+        check(&fail(&mut fleet, 0), 2, Source::StaleOnError);
+        assert_eq!(fleet.nodes[0].peek("key").map(|got| got.value), Some(2));
+    }
+}
+
+#[test]
 fn a_tag_expired_in_one_node_is_expired_in_all() {
     let mut fleet = Fleet::new(5, &Policy::strict(100 * SEC));
     let ask_all = |fleet: &mut Fleet| -> Vec<u32> {
