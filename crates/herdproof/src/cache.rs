@@ -267,8 +267,8 @@ where
         // The same in both tiers.
         let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
         let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
-        cache.put(key.clone(), Entry::new(life, Content::Value(value, label)));
-        second.tell(Change::Put(key, stored));
+        cache.second_hears(|| Change::Put(key.clone(), stored));
+        cache.put(key, Entry::new(life, Content::Value(value, label)));
     }
 
     /// Takes the entry of a key away, because its value has changed. A load of it that is under way still answers those who
@@ -278,10 +278,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        self.0.second_hears(|| Change::Invalidate(key.to_owned()));
         self.0.forget(key);
-        if let Some(second) = &self.0.second {
-            second.tell(Change::Invalidate(key.to_owned()));
-        }
     }
 
     /// Takes all entries in memory away, here and nowhere else: for tests, and to give memory back. Loads that are under way
@@ -301,10 +299,8 @@ where
     /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
+        cache.second_hears(|| Change::ExpireTag(tag.into(), smear));
         cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
-        if let Some(second) = &cache.second {
-            second.tell(Change::ExpireTag(tag.into(), smear));
-        }
     }
 
     /// What its second tier has done so far, if it has one.
@@ -443,6 +439,15 @@ where
 
     fn policy<'a>(&'a self, own: Option<&'a Policy>) -> &'a Policy {
         own.unwrap_or(&self.policy)
+    }
+
+    /// Says that something is about to change here, if there is anybody to say it to. Before it does: whoever asks between
+    /// the two would get the old value from the second tier and keep it, and nobody would say so later, because a node does
+    /// not hear of its own changes.
+    fn second_hears(&self, change: impl FnOnce() -> Change<K, V>) {
+        if let Some(second) = &self.second {
+            second.tell(change());
+        }
     }
 
     /// What a caller who found this gets, and whether it has to be loaded.

@@ -216,6 +216,53 @@ fn what_one_node_invalidates_no_node_serves() {
     assert_eq!(fleet.loads(), 2);
 }
 
+/// A value that does something when it is dropped, until that has worked once.
+#[derive(Clone)]
+struct Telltale(u32, Arc<Mutex<Option<Parting>>>);
+
+type Parting = Box<dyn FnMut() -> bool + Send>;
+
+impl Drop for Telltale {
+    fn drop(&mut self) {
+        let parting = self.1.lock().unwrap().take();
+        if let Some(mut parting) = parting
+            && !parting()
+        {
+            *self.1.lock().unwrap() = Some(parting);
+        }
+    }
+}
+
+/// A miss right after the entry has left memory, while whoever took it away is still at it.
+#[test]
+fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has() {
+    type Hearing = Cache<String, Telltale, String>;
+    let after = |change: fn(&Hearing, Telltale)| {
+        let mut sim = Sim::new(1);
+        let (env, parting) = (sim.env(), Arc::default());
+        let value = |number| Telltale(number, Arc::clone(&parting));
+        let cache: Hearing = Cache::builder(&env)
+            .weighed(1_000, 1, |_, value: &Telltale| u64::from(value.0))
+            .policy(Policy::strict(100 * SEC))
+            .tier(SharedTier::new(&env))
+            .build();
+        let (old, new) = (value(1), value(2));
+        sim.run(cache.get("key", || async { Ok(old) })).unwrap();
+        let asked = cache.clone();
+        *parting.lock().unwrap() = Some(Box::new(move || {
+            let new = new.clone();
+            asked.is_empty() && asked.get("key", || async { Ok(new) }).wait().is_ok()
+        }));
+        change(&cache, value(1_000_000));
+        assert!(parting.lock().unwrap().take().is_none(), "it was asked for in between");
+        sim.run_until(env.now() + SEC);
+        let got = sim.run(cache.get("key", || async { Ok(value(3)) })).unwrap().value.0;
+        got
+    };
+    assert_eq!(after(|cache, _| cache.invalidate("key")), 2);
+    assert_eq!(after(|cache, too_heavy| cache.set("key".into(), too_heavy)), 2);
+}
+
 #[test]
 fn what_one_node_sets_all_nodes_serve() {
     let mut fleet = Fleet::new(5, &Policy::new(100 * SEC));
