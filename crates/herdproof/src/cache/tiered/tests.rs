@@ -256,8 +256,9 @@ fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has()
         change(&cache, value(1_000_000));
         assert!(parting.lock().unwrap().take().is_none(), "it was asked for in between");
         sim.run_until(env.now() + SEC);
-        let got = sim.run(cache.get("key", || async { Ok(value(3)) })).unwrap().value.0;
-        got
+        let newest = value(3);
+        let got = sim.run(cache.get("key", || async { Ok(newest) })).unwrap();
+        got.value.0
     };
     assert_eq!(after(|cache, _| cache.invalidate("key")), 2);
     assert_eq!(after(|cache, too_heavy| cache.set("key".into(), too_heavy)), 2);
