@@ -336,7 +336,9 @@ impl<F> Trip<F> {
                             Purpose::Miss => Priority::Normal,
                             Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
                         };
-                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(Ask::at(*trip.from).priority(priority)));
+                        // Somebody may come to wait for what nobody waited for when it was put in line.
+                        let ask = Ask::at(*trip.from).priority(priority).deadline(*trip.from + *trip.timeout);
+                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(ask));
                     }
                 },
                 Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {

@@ -616,6 +616,21 @@ fn a_refused_refresh_costs_nobody_anything_and_a_refused_miss_says_so() {
 }
 
 #[test]
+fn who_joins_a_load_that_the_limit_never_lets_in_does_not_wait_for_ever() {
+    let mut scene = Scene::new(Policy::default());
+    let full = Bulkhead::new(&scene.env, 1).max_waiting(10);
+    let policy = Policy::strict(SEC).grace(SEC).load_timeout(5 * SEC);
+    let cache: Cache<String, u32, String> = Cache::builder(&scene.env).policy(policy).load_limit(full.clone()).build();
+    let _taken = full.try_enter(&crate::gate::Ask::new(&scene.env)).unwrap();
+    cache.set("key".into(), 7);
+    scene.pass(1_500 * MS);
+    check(&scene.sim.run(cache.get("key", pending)), 7, Source::Stale);
+    scene.pass(SEC);
+    assert!(matches!(scene.sim.run(cache.get("key", pending)), Err(GetError::Refused(_))));
+    assert_eq!(scene.env.now(), Tick::ZERO + 6_500 * MS);
+}
+
+#[test]
 fn one_cache_holds_what_must_never_be_stale_and_what_may_be() {
     let mut scene = Scene::with(|builder| {
         builder
