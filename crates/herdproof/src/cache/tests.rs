@@ -671,6 +671,22 @@ fn what_takes_too_much_room_is_not_kept_and_that_is_counted() {
 }
 
 #[test]
+fn what_is_replaced_or_never_let_in_was_not_pushed_out_by_others() {
+    let env = Sim::new(1).env();
+    let cache: Cache<u32, u32> = Cache::builder(&env).weighed(16 * 50, 16, |_, value: &u32| u64::from(*value)).build();
+    (0..10).for_each(|_| cache.set(1, 40));
+    let stats = cache.stats();
+    assert_eq!((stats.too_heavy, stats.evictions), (0, 0), "{stats:?}");
+    cache.set(2, 1_000);
+    cache.set(1, 1_000);
+    let stats = cache.stats();
+    assert_eq!((stats.too_heavy, stats.evictions, cache.len()), (2, 0, 0), "{stats:?}");
+    (10..200).for_each(|key| cache.set(key, 40));
+    let stats = cache.stats();
+    assert_eq!(stats.evictions + stats.entries, 190, "{stats:?}");
+}
+
+#[test]
 fn what_is_past_its_time_is_swept_away_and_nothing_else() {
     let mut sim = Sim::new(1);
     let env = sim.env();
