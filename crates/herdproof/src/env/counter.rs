@@ -101,10 +101,11 @@ impl Line {
         let told = if self.rate == 0 {
             new.nanos.max(self.nanos)
         } else {
-            // Beyond its length nobody was told anything.
-            let elapsed = u128::from(new.count.saturating_sub(self.start).min(self.length));
-            let told = u128::from(self.nanos) + ((elapsed * u128::from(self.rate)) >> BITS);
-            u64::try_from(told).unwrap_or(new.nanos)
+            let elapsed = new.count.saturating_sub(self.start);
+            // Beyond its length nobody was told anything, so there it need not be believed when it is ahead of the clock.
+            let most = if elapsed <= self.length { u64::MAX } else { new.nanos.max(self.at(self.length)) };
+            let told = u128::from(self.nanos) + ((u128::from(elapsed) * u128::from(self.rate)) >> BITS);
+            u64::try_from(told).unwrap_or(new.nanos).min(most)
         };
         if !usable {
             return Line { start: new.count, nanos: told.max(new.nanos), rate: 0, length: 0 };
@@ -278,7 +279,7 @@ mod tests {
     fn a_clock_that_is_off_a_little_is_brought_back_without_a_jump() {
         for (off, gains) in [(800_000i64, false), (-800_000, true)] {
             let (last, new) = (reading(0, 2_000), reading(1_000_000, 2_000));
-            let length = 1_000_000_000;
+            let length = 2_000_000_000;
             let before =
                 Line { start: last.count, nanos: last.nanos.saturating_add_signed(off), rate: 1 << 31, length };
             let line = before.after(last, new, 100_000_000);
