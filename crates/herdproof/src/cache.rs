@@ -460,8 +460,8 @@ where
         let Some(entry) = found else { return Sight::Missing(None) };
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
-            let put_off = life.look_at > life.fresh_until;
-            let source = if put_off { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
+            let source =
+                if life.is_put_off(now) { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
             return Sight::Known(match entry.into_content() {
                 Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
@@ -536,7 +536,7 @@ where
         let now = self.env.now();
         let life = self.expired_by_tag(entry, key);
         let source = match life.phase(now, Duration::ZERO) {
-            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
+            _ if life.is_put_off(now) => Source::StaleOnError,
             Phase::Fresh | Phase::Early => Source::Memory,
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
@@ -599,7 +599,7 @@ where
         let Some(entry) = self.engine.peek(key) else { return Ok(None) };
         let life = self.expired_by_tag(&entry, key);
         if due.look_at < life.look_at {
-            return Err(known(life, entry.into_content()));
+            return Err(known(life, entry.into_content(), due.seen));
         }
         let of_use = entry.value().is_some() && life.phase(due.seen, self.policy(own).keep) != Phase::Gone;
         Ok(of_use.then(|| Entry::new(life, entry.into_content())))
@@ -607,8 +607,8 @@ where
 }
 
 /// What is there, for those who would have waited for it to be loaded.
-fn known<V, E>(life: Life, content: Content<V, E>) -> Loaded<V, E> {
-    let way = if life.look_at > life.fresh_until { Way::OnError } else { Way::Memory };
+fn known<V, E>(life: Life, content: Content<V, E>, now: Tick) -> Loaded<V, E> {
+    let way = if life.is_put_off(now) { Way::OnError } else { Way::Memory };
     match content {
         Content::Value(value, _) => Loaded::Value { value, born: life.born(), way },
         Content::Absent => Loaded::Absent,

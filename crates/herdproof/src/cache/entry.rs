@@ -191,6 +191,11 @@ impl Life {
         }
     }
 
+    /// Whether it is past its time and served as it is, because loading it has failed.
+    pub(super) fn is_put_off(&self, now: Tick) -> bool {
+        now >= self.fresh_until && now < self.look_at
+    }
+
     /// When it is of no more use.
     pub(super) fn end(&self, keep: Duration) -> Tick {
         self.fresh_until + self.grace.max(keep)

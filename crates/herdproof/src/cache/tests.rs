@@ -233,6 +233,23 @@ fn a_failed_refresh_within_the_grace_is_not_tried_again_by_the_next_caller() {
 }
 
 #[test]
+fn a_refresh_that_fails_shortly_before_the_end_does_not_make_stale_what_is_fresh() {
+    let mut scene = Scene::new(Policy::new(10 * SEC).jitter(0.0).pause(4 * SEC).grace(60 * SEC));
+    check(&scene.ask(SEC), 1, Source::Loaded);
+    scene.pass(9 * SEC + 900 * MS);
+    while scene.loads() == 1 {
+        check(&scene.ask_failing(MS), 1, Source::Memory);
+        scene.pass(2 * MS);
+    }
+    check(&scene.ask(MS), 1, Source::Memory);
+    assert_eq!(scene.cache.peek("key").unwrap().source, Source::Memory);
+    assert_eq!(scene.cache.stats().stale, 0);
+    scene.pass(100 * MS);
+    check(&scene.ask(MS), 1, Source::StaleOnError);
+    assert_eq!((scene.loads(), scene.cache.stats().stale), (2, 1));
+}
+
+#[test]
 fn a_slow_load_is_waited_for_only_as_long_as_patience_lasts_and_then_fills_all_the_same() {
     let mut scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC).patience(50 * MS));
     check(&scene.ask(MS), 1, Source::Loaded);
