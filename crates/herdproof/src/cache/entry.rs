@@ -14,6 +14,8 @@ const EARLIEST: f64 = 10.0;
 /// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
 const SHORTEST_LOAD: Duration = Duration::from_millis(1);
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// Nothing is fresh for longer: 35 years, the longest time that its sixteen bits hold exactly with room for twice as long.
+const LONGEST: Duration = Duration::from_millis(1 << 40);
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
@@ -164,6 +166,7 @@ impl LoadTime {
 impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
+        let fresh = fresh.min(LONGEST);
         let fresh_until = now + fresh;
         let lead = scaled_nanos(nanos(load.max(SHORTEST_LOAD)), beta * EARLIEST).min(nanos(fresh) / 2);
         // As it will be kept, so that the end is exact.

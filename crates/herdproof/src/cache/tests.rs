@@ -720,6 +720,18 @@ fn what_is_past_its_time_is_swept_away_and_nothing_else() {
 }
 
 #[test]
+fn what_is_kept_for_ever_has_an_age_and_a_sweeper_that_never_comes() {
+    let mut scene = Scene::with(|builder| builder.policy(Policy::new(Duration::MAX)).sweep(Duration::MAX));
+    scene.cache.set("key".into(), 7);
+    scene.cache.set_with("other".into(), 7, &Keep::tagged("tag"));
+    scene.pass(60 * SEC);
+    for key in ["key", "other"] {
+        let get = scene.cache.get(key, || scene.load(MS));
+        assert_eq!(scene.sim.run(get).unwrap().age(), 60 * SEC, "{key}");
+    }
+}
+
+#[test]
 fn a_sweeper_does_not_outlive_its_cache() {
     let mut sim = Sim::new(1);
     let env = sim.env();
