@@ -496,6 +496,17 @@ fn expiring_a_tag_makes_its_entries_stale_one_by_one_and_no_others() {
 }
 
 #[test]
+fn what_was_set_between_two_expiries_of_its_tag_is_stale_though_no_time_has_passed() {
+    let cache: Cache<u32, u32> = Cache::builder(&Sim::new(1).env()).policy(Policy::strict(SEC).grace(SEC)).build();
+    for _ in 0..3 {
+        cache.set_with(1, 1, &Keep::tagged("all"));
+        assert!(!cache.peek(&1).unwrap().is_stale());
+        cache.expire_tag("all", Duration::ZERO);
+        assert!(cache.peek(&1).unwrap().is_stale());
+    }
+}
+
+#[test]
 fn a_tag_that_is_expired_again_and_again_does_not_keep_its_entries_fresh_for_ever() {
     let mut sim = Sim::new(1);
     let env = sim.env();
