@@ -174,7 +174,7 @@ impl Life {
         Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
     }
 
-    /// When it was loaded, to a thousandth of its time to live.
+    /// When it was loaded, to a five hundredth of its time to live.
     pub(super) fn born(&self) -> Tick {
         back(self.fresh_until, self.fresh)
     }

@@ -148,7 +148,7 @@ impl<V> Got<V> {
         Got { value, source: Source::Memory, since: since(look_at, asked), left, fresh }
     }
 
-    /// How long ago it was loaded, to some milliseconds and a thousandth of its time to live.
+    /// How long ago it was loaded, to some milliseconds and a five hundredth of its time to live.
     pub fn age(&self) -> Duration {
         // No time that is kept here is too long for its sign.
         let age = self.since.saturating_add_unsigned(self.fresh.nanos()).saturating_sub_unsigned(self.left.nanos());

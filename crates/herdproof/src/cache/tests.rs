@@ -96,7 +96,7 @@ fn what_is_there_is_not_loaded_again_and_its_age_is_known() {
     let again = scene.ask(80 * MS);
     check(&again, 1, Source::Memory);
     for age in [again.unwrap().age(), scene.cache.peek("key").unwrap().age()] {
-        assert!((7 * SEC..=7_060 * MS).contains(&age), "{age:?}, to a thousandth of a minute");
+        assert!((7 * SEC..=7_060 * MS).contains(&age), "{age:?}, and less than a five hundredth of a minute more");
     }
     assert_eq!(scene.loads(), 1);
 }
