@@ -116,9 +116,6 @@ where
 
 type Policies<K> = Box<dyn Fn(&K) -> Option<Policy> + Send + Sync>;
 
-/// What can stand in for a load that fails, as an entry and as an answer.
-type Kept<V, E> = (Entry<V, E>, Got<V>);
-
 /// What a caller gets, and what there is to do.
 enum Sight<K, V, E>
 where
@@ -131,10 +128,17 @@ where
         got: Got<V>,
         key: K,
         policy: Option<Box<Policy>>,
-        entry: Entry<V, E>,
+        due: Due,
     },
-    /// It has to be waited for.
-    Missing(Option<Kept<V, E>>),
+    /// It has to be waited for, unless this stands in for a load that fails.
+    Missing(Option<Got<V>>),
+}
+
+/// Why a load is to begin: what is there was to be looked at from the one tick on, and somebody did at the other.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    look_at: Tick,
+    seen: Tick,
 }
 
 struct Inner<K, V, E> {
@@ -255,16 +259,16 @@ where
         let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
         let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
         let Some(second) = &cache.second else {
-            let (life, tags) = cache.life(policy, keep, now, load);
-            cache.put(key, Entry::new(life, Content::Value(value, tags)));
+            let (life, label) = cache.life(policy, keep, now, load);
+            cache.put(key, Entry::new(life, Content::Value(value, label)));
             return;
         };
         let stored = cache.to_store(policy, value.clone(), keep, load);
         // The same in both tiers.
-        let keep = Keep { ttl: Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key)))), ..keep.clone() };
-        let (life, tags) = cache.life(&policy.settled(), &keep, now, load);
-        cache.put(key.clone(), Entry::new(life, Content::Value(value, tags)));
-        second.tell(Change::Put(key, stored));
+        let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
+        let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
+        cache.second_hears(|| Change::Put(key.clone(), stored));
+        cache.put(key, Entry::new(life, Content::Value(value, label)));
     }
 
     /// Takes the entry of a key away, because its value has changed. A load of it that is under way still answers those who
@@ -274,10 +278,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        self.0.second_hears(|| Change::Invalidate(key.to_owned()));
         self.0.forget(key);
-        if let Some(second) = &self.0.second {
-            second.tell(Change::Invalidate(key.to_owned()));
-        }
     }
 
     /// Takes all entries in memory away, here and nowhere else: for tests, and to give memory back. Loads that are under way
@@ -289,16 +291,16 @@ where
     pub fn clear(&self) {
         self.0.group.forget_all();
         self.0.engine.clear();
+        // Those that have begun meanwhile may have started from what was there.
+        self.0.group.forget_all();
     }
 
     /// Expires all entries with this tag, each at its own moment within `smear`: then it is as if its time to live were over,
     /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
+        cache.second_hears(|| Change::ExpireTag(tag.into(), smear));
         cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
-        if let Some(second) = &cache.second {
-            second.tell(Change::ExpireTag(tag.into(), smear));
-        }
     }
 
     /// What its second tier has done so far, if it has one.
@@ -334,31 +336,28 @@ where
         let now = self.0.env.now();
         let get = match self.0.see(key, found, now) {
             Sight::Known(get) => get,
-            Sight::Again { got, key, policy, entry } => {
-                self.refresh(key, policy, entry, now, load);
+            Sight::Again { got, key, policy, due } => {
+                self.refresh(key, policy, due, load);
                 Get::hit(got)
             }
-            Sight::Missing(kept) => self.fetch(key, now, kept, Purpose::Miss, load),
+            Sight::Missing(fallback) => self.fetch(key, now, fallback, Purpose::Miss, load),
         };
         get.into_apart()
     }
 
     /// Loads what can still be served, unless somebody does.
-    fn refresh<F, L>(&self, key: K, policy: Option<Box<Policy>>, entry: Entry<V, E>, now: Tick, load: L)
+    fn refresh<F, L>(&self, key: K, policy: Option<Box<Policy>>, due: Due, load: L)
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
         let begin = |place, key: K| {
-            // Between the lookup and here somebody else may have loaded it.
-            if let Some(loaded) = cache.loaded_since(&key, &entry) {
-                return Err(loaded);
-            }
+            let prior = cache.left_to_do(&key, policy.as_deref(), due)?;
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
-            let prior = entry.prior(now);
-            Ok((cache.errand(key, place, policy, Purpose::Refresh, now, Some(entry)), load(prior)))
+            let before = prior.as_ref().and_then(|prior| prior.prior(due.seen));
+            Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior), load(before)))
         };
         let flight = match &cache.second {
             None => cache.group.run_if_idle(key.clone(), |place| match begin(place, key) {
@@ -381,7 +380,7 @@ where
     }
 
     /// Loads what has to be waited for, or joins whoever does.
-    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, kept: Option<Kept<V, E>>, purpose: Purpose, load: L) -> Get<V, E>
+    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, fallback: Option<Got<V>>, purpose: Purpose, load: L) -> Get<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -392,17 +391,13 @@ where
         if purpose == Purpose::Miss {
             cache.count_miss();
         }
-        let (prior, fallback) = kept.unzip();
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
         let begin = |place, key: K| {
             led = true;
-            // Between the lookup and here somebody else may have loaded it.
-            if let Some(loaded) = cache.fresh(&key, now) {
-                return Err(loaded);
-            }
+            let prior = cache.left_to_do(&key, policy.as_deref(), Due { look_at: now, seen: now })?;
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
             Ok((cache.errand(key, place, policy, purpose, now, prior), load(before)))
         };
@@ -446,6 +441,15 @@ where
         own.unwrap_or(&self.policy)
     }
 
+    /// Says that something is about to change here, if there is anybody to say it to. Before it does: whoever asks between
+    /// the two would get the old value from the second tier and keep it, and nobody would say so later, because a node does
+    /// not hear of its own changes.
+    fn second_hears(&self, change: impl FnOnce() -> Change<K, V>) {
+        if let Some(second) = &self.second {
+            second.tell(change());
+        }
+    }
+
     /// What a caller who found this gets, and whether it has to be loaded.
     #[inline]
     fn see<Q>(&self, key: &Q, found: Option<Entry<V, E>>, now: Tick) -> Sight<K, V, E>
@@ -456,16 +460,16 @@ where
         let Some(entry) = found else { return Sight::Missing(None) };
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
-            let put_off = life.look_at > life.fresh_until;
-            let source = if put_off { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
+            let source =
+                if life.is_put_off(now) { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
             return Sight::Known(match entry.into_content() {
                 Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
             });
         }
-        let entry = Entry::new(life, entry.into_content());
-        let Some(value) = entry.value().cloned() else { return Sight::Missing(None) };
+        let Content::Value(value, _) = entry.into_content() else { return Sight::Missing(None) };
+        let due = Due { look_at: life.look_at, seen: now };
         let got = |source| Got::new(value, source, life.born(), now);
         let owned = key.to_owned();
         let own = self.own_policy(&owned);
@@ -475,16 +479,16 @@ where
             Phase::Early => {
                 let got = got(self.serve_fresh(key));
                 if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - self.rng.unit()) {
-                    Sight::Again { got, key: owned, policy: own, entry }
+                    Sight::Again { got, key: owned, policy: own, due }
                 } else {
                     Sight::Known(Get::hit(got))
                 }
             }
             Phase::Stale => {
                 self.serve_stale(key, now - life.born());
-                Sight::Again { got: got(Source::Stale), key: owned, policy: own, entry }
+                Sight::Again { got: got(Source::Stale), key: owned, policy: own, due }
             }
-            Phase::Kept => Sight::Missing(Some((entry, got(Source::StaleOnError)))),
+            Phase::Kept => Sight::Missing(Some(got(Source::StaleOnError))),
             Phase::Gone => Sight::Missing(None),
         }
     }
@@ -532,7 +536,7 @@ where
         let now = self.env.now();
         let life = self.expired_by_tag(entry, key);
         let source = match life.phase(now, Duration::ZERO) {
-            _ if now < life.look_at && life.look_at > life.fresh_until => Source::StaleOnError,
+            _ if life.is_put_off(now) => Source::StaleOnError,
             Phase::Fresh | Phase::Early => Source::Memory,
             Phase::Stale => Source::Stale,
             Phase::Kept | Phase::Gone => return None,
@@ -552,8 +556,10 @@ where
 
     /// Puts an entry in. A load of it that is under way fills nothing.
     fn put(&self, key: K, entry: Entry<V, E>) {
-        self.group.forget(&key);
-        self.count_put(&self.engine.put(key, entry));
+        let forgotten = self.group.forget_held(&key);
+        let put = self.engine.put(key, entry);
+        drop(forgotten);
+        self.count_put(&put);
     }
 
     /// Takes an entry away. A load of it that is under way fills nothing.
@@ -562,8 +568,10 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.group.forget_by(key);
-        drop(self.engine.remove(key));
+        let forgotten = self.group.forget_held(key);
+        let gone = self.engine.remove(key);
+        drop(forgotten);
+        drop(gone);
     }
 
     /// The times of an entry, once its tags have had their say.
@@ -578,24 +586,33 @@ where
         }
     }
 
-    /// What is there by now, if it needs no thought.
-    fn fresh(&self, key: &K, now: Tick) -> Option<Loaded<V, E>> {
-        let entry = self.engine.peek(key)?;
+    /// What a load that has been given its place is to start from, unless there is nothing left to do: between the lookup and
+    /// here somebody else may have loaded the key, or changed it. So that which was found then counts no longer:
+    ///
+    /// 1. this finds an old value,
+    /// 2. somebody invalidates the key; there is no load to be told,
+    /// 3. the load begins, fails, and puts the old value off.
+    ///
+    /// Whoever changes a key does so while nobody can begin. What is there now was there before that, and the load is told of
+    /// it; or it is what is there after it.
+    fn left_to_do(&self, key: &K, own: Option<&Policy>, due: Due) -> Result<Option<Entry<V, E>>, Loaded<V, E>> {
+        let Some(entry) = self.engine.peek(key) else { return Ok(None) };
         let life = self.expired_by_tag(&entry, key);
-        if now >= life.look_at {
-            return None;
+        if due.look_at < life.look_at {
+            return Err(known(life, entry.into_content(), due.seen));
         }
-        let way = if life.look_at > life.fresh_until { Way::OnError } else { Way::Memory };
-        Some(match entry.into_content() {
-            Content::Value(value, _) => Loaded::Value { value, born: life.born(), way },
-            Content::Absent => Loaded::Absent,
-            Content::Failed(error) => Loaded::Failed(error),
-        })
+        let of_use = entry.value().is_some() && life.phase(due.seen, self.policy(own).keep) != Phase::Gone;
+        Ok(of_use.then(|| Entry::new(life, entry.into_content())))
     }
+}
 
-    /// What is there by now, if it is not what was there before.
-    fn loaded_since(&self, key: &K, before: &Entry<V, E>) -> Option<Loaded<V, E>> {
-        self.fresh(key, before.life().look_at)
+/// What is there, for those who would have waited for it to be loaded.
+fn known<V, E>(life: Life, content: Content<V, E>, now: Tick) -> Loaded<V, E> {
+    let way = if life.is_put_off(now) { Way::OnError } else { Way::Memory };
+    match content {
+        Content::Value(value, _) => Loaded::Value { value, born: life.born(), way },
+        Content::Absent => Loaded::Absent,
+        Content::Failed(error) => Loaded::Failed(error),
     }
 }
 

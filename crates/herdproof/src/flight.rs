@@ -103,6 +103,12 @@ struct Inner<K, V, E> {
     home: Weak<dyn Home>,
 }
 
+/// Nobody begins to load a key that was forgotten while this is there.
+#[must_use]
+pub(crate) struct Forgotten<'a, K, V, E> {
+    _shard: MutexGuard<'a, Shard<K, V, E>>,
+}
+
 /// What came of asking to be let into a flight.
 enum Joining {
     Aboard {
@@ -302,13 +308,16 @@ where
         shard.is_findable(place).then(act)
     }
 
-    /// As [`forget`](Group::forget), by the borrowed form of a key.
-    pub(crate) fn forget_by<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    /// As [`forget`](Group::forget), by the borrowed form of a key, and so that nobody begins anew before what this gives is
+    /// dropped. That must be soon, and nothing may come back here until then.
+    pub(crate) fn forget_held<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Forgotten<'_, K, V, E>
     where
         K: Borrow<Q>,
     {
         let hash = self.0.hasher.hash_one(key);
-        self.0.table.shard(hash).forget(hash, key)
+        let mut shard = self.0.table.shard(hash);
+        shard.forget(hash, key);
+        Forgotten { _shard: shard }
     }
 
     /// Forgets all keys.

@@ -24,7 +24,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{
-    Cache, Inner, Sight,
+    Cache, Due, Inner, Sight,
     get::Get,
     load::{Errand, Loaded, Purpose, Ran},
     outcome::{GetError, Got, Load},
@@ -137,21 +137,20 @@ where
     fn ask(self: &Arc<Self>, key: &K, now: Tick, parts: &mut Vec<Part<K, V, E>>) -> Get<V, E> {
         match self.see(key, self.engine.get(key), now) {
             Sight::Known(get) => get,
-            Sight::Again { got, key, policy, entry } => {
+            Sight::Again { got, key, policy, due } => {
                 if let Some(ticket) = self.group.ticket_if_idle(key.clone()) {
-                    match self.loaded_since(&key, &entry) {
-                        Some(loaded) => ticket.land(loaded),
-                        None => {
-                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, Some(entry));
+                    match self.left_to_do(&key, policy.as_deref(), due) {
+                        Err(loaded) => ticket.land(loaded),
+                        Ok(prior) => {
+                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, prior);
                             parts.push(Part { errand, ticket });
                         }
                     }
                 }
                 Get::hit(got)
             }
-            Sight::Missing(kept) => {
+            Sight::Missing(fallback) => {
                 self.count_miss();
-                let (prior, fallback) = kept.unzip();
                 let policy = self.own_policy(key);
                 let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
                 let flight = match self.group.ticket(key.clone()) {
@@ -160,9 +159,9 @@ where
                         flight
                     }
                     Ticketed::Led(ticket, flight) => {
-                        match self.fresh(key, now) {
-                            Some(loaded) => ticket.land(loaded),
-                            None => {
+                        match self.left_to_do(key, policy.as_deref(), Due { look_at: now, seen: now }) {
+                            Err(loaded) => ticket.land(loaded),
+                            Ok(prior) => {
                                 let errand =
                                     self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, now, prior);
                                 parts.push(Part { errand, ticket });

@@ -6,7 +6,7 @@
 use std::{
     borrow::Borrow,
     fmt,
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher},
     marker::PhantomData,
     sync::Arc,
     time::Duration,
@@ -29,6 +29,7 @@ pub(super) type Weigh<K, V> = Arc<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 pub(super) struct Engine<K, V, E> {
     map: sync::Cache<K, Entry<V, E>, Scales<K, V>, MapHasher, Leaving>,
     weigh: Option<Weigh<K, V>>,
+    hasher: MapHasher,
     /// What is heavier than this is not kept.
     heaviest: u64,
 }
@@ -46,6 +47,7 @@ pub(super) struct Size {
 /// What came of putting an entry in. What had to go is dropped with it, when no lock is held.
 #[must_use]
 pub(super) struct Put<K, V, E> {
+    /// How many others had to go.
     pub(super) evicted: u64,
     pub(super) too_heavy: bool,
     _gone: Gone<K, V, E>,
@@ -54,10 +56,13 @@ pub(super) struct Put<K, V, E> {
 struct Scales<K, V>(Option<Weigh<K, V>>);
 
 #[derive(Clone)]
-struct Leaving;
+struct Leaving(MapHasher);
 
 /// Entries that have left. The first has a place of its own, because most often there is one or none.
 struct Gone<K, V, E> {
+    /// The hash of the key that was put in. What leaves under it was replaced, or is too heavy itself.
+    put: Option<u64>,
+    others_left: u64,
     first: Option<(K, Entry<V, E>)>,
     others: Vec<(K, Entry<V, E>)>,
 }
@@ -103,10 +108,12 @@ where
             .shards(shards.max(1))
             .build()
             .unwrap_or_else(|_| unreachable!("all that must be said was said"));
-        let map = sync::Cache::with_options(options, Scales(weigh.clone()), env.hasher("cache"), Leaving);
+        let hasher = env.hasher("cache");
+        let map = sync::Cache::with_options(options, Scales(weigh.clone()), hasher.clone(), Leaving(hasher.clone()));
         // An entry has to fit into the part of a shard that is for those in use.
-        let heaviest = map.shard_capacity() / 100 * HOT;
-        Engine { map, weigh, heaviest }
+        let capacity = map.shard_capacity();
+        let heaviest = capacity / 100 * HOT + capacity % 100 * HOT / 100;
+        Engine { map, weigh, hasher, heaviest }
     }
 
     #[inline]
@@ -121,10 +128,9 @@ where
 
     pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Put<K, V, E> {
         let too_heavy = self.weigh.is_some() && self.weight(&key, &entry) > self.heaviest;
-        let mut gone = Gone { first: None, others: Vec::new() };
+        let mut gone = Gone { put: Some(self.hasher.hash_one(&key)), ..Gone::default() };
         self.map.insert_with_lifecycle(key, entry, &mut gone);
-        let evicted = u64::from(gone.first.is_some()) + gone.others.len() as u64;
-        Put { evicted, too_heavy, _gone: gone }
+        Put { evicted: gone.others_left, too_heavy, _gone: gone }
     }
 
     pub(super) fn remove<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<(K, Entry<V, E>)> {
@@ -195,10 +201,11 @@ impl<K, V> Clone for Scales<K, V> {
     }
 }
 
-impl<K, V, E> Lifecycle<K, Entry<V, E>> for Leaving {
+impl<K: Hash, V, E> Lifecycle<K, Entry<V, E>> for Leaving {
     type RequestState = Gone<K, V, E>;
 
     fn on_evict(&self, gone: &mut Gone<K, V, E>, key: K, entry: Entry<V, E>) {
+        gone.others_left += u64::from(gone.put != Some(self.0.hash_one(&key)));
         if gone.first.is_none() {
             gone.first = Some((key, entry));
         } else {
@@ -209,7 +216,7 @@ impl<K, V, E> Lifecycle<K, Entry<V, E>> for Leaving {
 
 impl<K, V, E> Default for Gone<K, V, E> {
     fn default() -> Self {
-        Gone { first: None, others: Vec::new() }
+        Gone { put: None, others_left: 0, first: None, others: Vec::new() }
     }
 }
 

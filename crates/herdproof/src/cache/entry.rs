@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::tags::Tag;
+use super::{outcome::Label, tags::Tag};
 use crate::env::{Tick, nanos};
 
 /// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
@@ -14,6 +14,8 @@ const EARLIEST: f64 = 10.0;
 /// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
 const SHORTEST_LOAD: Duration = Duration::from_millis(1);
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// Nothing is fresh for longer: 35 years, the longest time that its sixteen bits hold exactly with room for twice as long.
+const LONGEST: Duration = Duration::from_millis(1 << 40);
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
@@ -30,12 +32,12 @@ pub(super) enum Other<V, E> {
     /// The load failed, and is not to be tried again yet.
     Failed(Arc<E>),
     /// With the instant it was loaded, because that is compared with when its tags were expired.
-    Tagged { value: V, tags: Box<[Tag]>, born: Tick },
+    Tagged { value: V, label: Arc<Label>, born: Tick },
 }
 
 /// What an entry holds.
 pub(super) enum Content<V, E> {
-    Value(V, Option<Box<[Tag]>>),
+    Value(V, Option<Arc<Label>>),
     Absent,
     Failed(Arc<E>),
 }
@@ -164,6 +166,7 @@ impl LoadTime {
 impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
+        let fresh = fresh.min(LONGEST);
         let fresh_until = now + fresh;
         let lead = scaled_nanos(nanos(load.max(SHORTEST_LOAD)), beta * EARLIEST).min(nanos(fresh) / 2);
         // As it will be kept, so that the end is exact.
@@ -171,7 +174,7 @@ impl Life {
         Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
     }
 
-    /// When it was loaded, to a thousandth of its time to live.
+    /// When it was loaded, to a five hundredth of its time to live.
     pub(super) fn born(&self) -> Tick {
         back(self.fresh_until, self.fresh)
     }
@@ -189,6 +192,11 @@ impl Life {
         } else {
             Phase::Gone
         }
+    }
+
+    /// Whether it is past its time and served as it is, because loading it has failed.
+    pub(super) fn is_put_off(&self, now: Tick) -> bool {
+        now >= self.fresh_until && now < self.look_at
     }
 
     /// When it is of no more use.
@@ -244,7 +252,7 @@ impl<V: Clone, E> Entry<V, E> {
         let load = LoadTime::new(life.load);
         let other = match content {
             Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
-            Content::Value(value, Some(tags)) => Other::Tagged { value, tags, born: life.born() },
+            Content::Value(value, Some(label)) => Other::Tagged { value, label, born: life.born() },
             Content::Absent => Other::Absent,
             Content::Failed(error) => Other::Failed(error),
         };
@@ -277,12 +285,17 @@ impl<V: Clone, E> Entry<V, E> {
     }
 
     pub(super) fn tags(&self) -> &[Tag] {
+        self.label().map_or(&[], |label| &label.tags)
+    }
+
+    /// Its tags, if it has any, and what was said of it.
+    pub(super) fn label(&self) -> Option<&Arc<Label>> {
         match self {
             Entry::Other { other, .. } => match &**other {
-                Other::Tagged { tags, .. } => tags,
-                Other::Absent | Other::Failed(_) => &[],
+                Other::Tagged { label, .. } => Some(label),
+                Other::Absent | Other::Failed(_) => None,
             },
-            Entry::Value { .. } => &[],
+            Entry::Value { .. } => None,
         }
     }
 
@@ -290,7 +303,7 @@ impl<V: Clone, E> Entry<V, E> {
         match self {
             Entry::Value { value, .. } => Content::Value(value, None),
             Entry::Other { other, .. } => match &*other {
-                Other::Tagged { value, tags, .. } => Content::Value(value.clone(), Some(tags.clone())),
+                Other::Tagged { value, label, .. } => Content::Value(value.clone(), Some(Arc::clone(label))),
                 Other::Absent => Content::Absent,
                 Other::Failed(error) => Content::Failed(Arc::clone(error)),
             },

@@ -20,7 +20,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let policy = Policy::strict(Duration::from_secs(3600));
+        Scene::with(Policy::strict(Duration::from_secs(3600)))
+    }
+
+    fn with(policy: Policy) -> Scene {
         let cache = Cache::builder(&Env::system()).capacity(16).policy(policy).build();
         Scene { cache, origin: Arc::new(Cell::new(1)), loads: Arc::new(Cell::new(0)) }
     }
@@ -50,9 +53,13 @@ impl Scene {
 
 /// Runs all of these at once, in many orders, and then looks at what is left.
 fn check(actors: &'static [fn(&Scene)], after: impl Fn(&Scene) + Send + Sync + 'static) {
+    check_from(Scene::new, actors, after);
+}
+
+fn check_from(begin: fn() -> Scene, actors: &'static [fn(&Scene)], after: impl Fn(&Scene) + Send + Sync + 'static) {
     shuttle::check_random(
         move || {
-            let scene = Scene::new();
+            let scene = begin();
             let threads: Vec<_> = actors
                 .iter()
                 .map(|act| {
@@ -88,6 +95,24 @@ fn what_was_loaded_before_an_invalidation_is_not_kept() {
         scene.cache.invalidate(&KEY);
     }
     check(&[ask, ask, invalidate], |scene| assert!(matches!(scene.kept(), None | Some(2))));
+}
+
+#[test]
+fn a_load_that_fails_does_not_bring_back_what_was_invalidated_as_it_began() {
+    /// What was there is past its time, so that it is put off.
+    fn ask_in_vain(scene: &Scene) {
+        let load = |_| async { Err("down".to_owned()) };
+        drop(scene.cache.get_with(&KEY, load).wait());
+    }
+    fn invalidate(scene: &Scene) {
+        scene.cache.invalidate(&KEY);
+    }
+    fn begin() -> Scene {
+        let scene = Scene::with(Policy::strict(Duration::from_nanos(1)).grace(Duration::from_secs(3600)));
+        scene.cache.set(KEY, 1);
+        scene
+    }
+    check_from(begin, &[ask_in_vain, ask_in_vain, invalidate], |scene| assert_eq!(scene.kept(), None));
 }
 
 #[test]

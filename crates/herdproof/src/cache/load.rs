@@ -16,7 +16,7 @@ use super::{
     Inner,
     admission::{Admitted, Entering},
     entry::{Content, Entry, Life, Phase, scaled},
-    outcome::{Keep, Load, Prior},
+    outcome::{Keep, Label, Load, Prior},
     policy::Policy,
     stats::count,
     tags::{Mark, Tag},
@@ -177,8 +177,8 @@ where
             }
         };
         let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), now - from);
-        let (life, tags) = self.cache.life(self.policy(), &keep, now, took);
-        self.fill(life, Content::Value(value.clone(), tags));
+        let (life, label) = self.cache.life(self.policy(), &keep, now, took);
+        self.fill(life, Content::Value(value.clone(), label));
         Loaded::Value { value, born: now, way: Way::Loaded }
     }
 
@@ -205,7 +205,7 @@ where
     }
 
     /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
-    /// hides the flight first and removes the entry then; here it is seen under the same lock whether the flight was
+    /// hides the flight and changes the entry under one lock; here it is seen under the same lock whether the flight was
     /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
     pub(super) fn fill(&self, life: Life, content: Content<V, E>) {
         let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;
@@ -244,21 +244,34 @@ impl<K, V, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: Duration) -> (Life, Option<Box<[Tag]>>) {
-        let ttl = self.jittered(policy, keep.ttl.unwrap_or(policy.ttl));
+    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: Duration) -> (Life, Option<Arc<Label>>) {
+        let ttl = keep.in_memory.unwrap_or_else(|| self.jittered(policy, keep.ttl.unwrap_or(policy.ttl)));
         let grace = keep.grace.unwrap_or(policy.grace);
-        if keep.tags.is_empty() {
-            return (Life::begin(now, ttl, grace, load, policy.beta), None);
+        let label = self.label(keep);
+        let born = match label {
+            Some(_) => self.tags.birth(now, now + ttl + grace.max(policy.keep)),
+            None => now,
+        };
+        (Life::begin(born, ttl, grace, load, policy.beta), label)
+    }
+
+    /// What is kept of this beside the times, if it has tags.
+    pub(super) fn label(&self, keep: &Keep) -> Option<Arc<Label>> {
+        let Keep { ttl, grace, tags, nameless, .. } = keep;
+        let tags: Box<[Tag]> = tags.iter().map(|name| self.tags.tag(name)).chain(nameless.iter().copied()).collect();
+        if tags.is_empty() {
+            return None;
         }
-        let born = self.tags.birth(now, now + ttl + grace.max(policy.keep));
-        let tags = keep.tags.iter().map(|name| self.tags.tag(name)).collect();
-        (Life::begin(born, ttl, grace, load, policy.beta), Some(tags))
+        let names = if self.second.is_some() { keep.tags.clone() } else { Vec::new() };
+        let keep = Keep { ttl: *ttl, grace: *grace, tags: names, ..Keep::default() };
+        Some(Arc::new(Label { tags, keep }))
     }
 }
 
 impl<V: Clone, E> Entry<V, E> {
     pub(super) fn prior(&self, now: Tick) -> Option<Prior<V>> {
-        Some(Prior { value: self.value()?.clone(), age: now - self.life().born() })
+        let label = self.label().map(Arc::clone);
+        Some(Prior { value: self.value()?.clone(), age: now - self.life().born(), label })
     }
 }
 
@@ -323,7 +336,9 @@ impl<F> Trip<F> {
                             Purpose::Miss => Priority::Normal,
                             Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
                         };
-                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(Ask::at(*trip.from).priority(priority)));
+                        // Somebody may come to wait for what nobody waited for when it was put in line.
+                        let ask = Ask::at(*trip.from).priority(priority).deadline(*trip.from + *trip.timeout);
+                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(ask));
                     }
                 },
                 Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {

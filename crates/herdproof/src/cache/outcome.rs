@@ -2,7 +2,7 @@
 
 use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 
-use super::{AnyError, entry::Away};
+use super::{AnyError, entry::Away, tags::Tag};
 use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
@@ -32,6 +32,10 @@ pub struct Keep {
     pub(super) ttl: Option<Duration>,
     pub(super) grace: Option<Duration>,
     pub(super) tags: Vec<String>,
+    /// More tags, of which nobody here knows the names any more.
+    pub(super) nameless: Vec<Tag>,
+    /// How long it is fresh in memory, once chance and the second tier have had their say.
+    pub(super) in_memory: Option<Duration>,
 }
 
 impl Keep {
@@ -58,6 +62,22 @@ impl Keep {
     }
 }
 
+/// The tags of an entry, and what was said of it when it was stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) tags: Box<[Tag]>,
+    /// With the names of the tags where there is a second tier, which knows them by nothing else.
+    pub(super) keep: Keep,
+}
+
+impl Label {
+    /// To be kept as it was.
+    fn again(&self) -> Keep {
+        let nameless = if self.keep.tags.is_empty() { self.tags.to_vec() } else { Vec::new() };
+        Keep { nameless, ..self.keep.clone() }
+    }
+}
+
 /// What was there before a load, for a load that can ask whether it has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prior<V> {
@@ -65,12 +85,21 @@ pub struct Prior<V> {
     pub value: V,
     /// How long ago it was loaded.
     pub age: Duration,
+    /// If it has tags.
+    pub(super) label: Option<Arc<Label>>,
 }
 
 impl<V> Prior<V> {
-    /// It has not changed: kept for another time to live.
+    /// It has not changed: kept for another time to live, with the tags it has.
+    ///
+    /// Where there are tags there is also room to remember what a [`Keep`] said of times, and that holds again, except that a
+    /// value that came from a second tier has the policy's time to live. A value without tags is kept as the policy says;
+    /// give its times again with [`Load::With`].
     pub fn unchanged(self) -> Load<V> {
-        Load::Value(self.value)
+        match self.label {
+            Some(label) => Load::With(self.value, label.again()),
+            None => Load::Value(self.value),
+        }
     }
 }
 
@@ -119,7 +148,7 @@ impl<V> Got<V> {
         Got { value, source: Source::Memory, since: since(look_at, asked), left, fresh }
     }
 
-    /// How long ago it was loaded, to some milliseconds and a thousandth of its time to live.
+    /// How long ago it was loaded, to some milliseconds and a five hundredth of its time to live.
     pub fn age(&self) -> Duration {
         // No time that is kept here is too long for its sign.
         let age = self.since.saturating_add_unsigned(self.fresh.nanos()).saturating_sub_unsigned(self.left.nanos());

@@ -125,13 +125,13 @@ where
     {
         let cache = &*self.0;
         let now = cache.env.now();
-        let kept = cache.engine.peek(key).and_then(|entry| {
+        let fallback = cache.engine.peek(key).and_then(|entry| {
             let life = cache.expired_by_tag(&entry, key);
             let value = entry.value()?.clone();
             let kept = life.phase(now, cache.policy(cache.own_policy(key).as_deref()).keep) == Phase::Kept;
-            kept.then(|| (entry, Got::new(value, Source::StaleOnError, life.born(), now)))
+            kept.then(|| Got::new(value, Source::StaleOnError, life.born(), now))
         });
-        self.fetch(key, now, kept, Purpose::Prime, |_| Plain { load: load(key.clone()) })
+        self.fetch(key, now, fallback, Purpose::Prime, |_| Plain { load: load(key.clone()) })
     }
 }
 

@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Inner, entry::Phase, stats::count};
+use super::{
+    Inner,
+    entry::{Phase, scaled},
+    stats::count,
+};
 use crate::env::Env;
 
 /// How many entries are looked at before others get a turn.
@@ -26,7 +30,7 @@ where
     let rng = env.rng("cache/sweep");
     loop {
         // Not all caches of a process at once.
-        env.sleep(every.mul_f64(0.75 + 0.5 * rng.unit())).await;
+        env.sleep(scaled(every, 0.75 + 0.5 * rng.unit())).await;
         let Some(cache) = cache.upgrade() else { return };
         pass(&env, &cache).await;
     }

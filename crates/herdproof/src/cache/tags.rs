@@ -53,6 +53,9 @@ struct Expired {
 #[derive(Clone, Copy, Debug)]
 struct Expiry {
     at: Tick,
+    /// What was born no later than this was there before it: after `at`, if something was born after another expiry within
+    /// the same nanosecond.
+    born_by: Tick,
     number: u64,
     smear: Duration,
 }
@@ -82,7 +85,7 @@ impl Expired {
     /// When an entry of this key that was born then is stale on its account.
     fn stale_from(&self, born: Tick, key: u64) -> Option<Tick> {
         let expiries = [Some(self.last), self.before, self.over].into_iter().flatten();
-        expiries.filter(|expiry| born <= expiry.at).map(|expiry| expiry.reaches(key)).min()
+        expiries.filter(|expiry| born <= expiry.born_by).map(|expiry| expiry.reaches(key)).min()
     }
 }
 
@@ -132,8 +135,9 @@ impl Tags {
         let mut expired = self.expired.write();
         let number = self.count.fetch_add(1, SeqCst) + 1;
         let now = now();
-        self.last.fetch_max(now.as_nanos() + 1, Relaxed);
-        let new = Expiry { at: now, number, smear };
+        let born_by = now.max(Tick::from_nanos(self.last.load(Relaxed)));
+        self.last.store(born_by.as_nanos() + 1, Relaxed);
+        let new = Expiry { at: now, born_by, number, smear };
         expired.entry(tag).and_modify(|expired| *expired = expired.again(new)).or_insert(Expired {
             last: new,
             before: None,

@@ -161,14 +161,17 @@ where
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
     fn take_meanwhile(&mut self, held: &Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
         let (life, content) = self.entry(held, at, Duration::MAX);
-        let entry = Entry::new(life, content);
-        let Some(value) = held.value.clone() else { return };
-        if held.is_servable() && matches!(ashore, Ashore::Waiting(_)) {
+        let (entry, born) = (Entry::new(life, content), before(at, held.age));
+        if let Some(value) = held.value.clone()
+            && held.is_servable()
+            && matches!(ashore, Ashore::Waiting(_))
+        {
             self.fill(life, entry.clone().into_content());
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
-            ashore.tell(Loaded::Value { value, born: before(at, held.age), way });
+            ashore.tell(Loaded::Value { value, born, way });
         }
-        if self.prior.is_none() {
+        // What is in memory is the newer one if it was loaded while the tier was away.
+        if self.prior.as_ref().is_none_or(|prior| prior.life().born() < born) {
             self.prior = Some(entry);
         }
     }
@@ -260,12 +263,11 @@ where
         };
         let stored = self.cache.to_store(policy, value.clone(), &keep, took);
         let ttl = stored.ttl.min(self.in_memory(second));
-        (stored, Load::With(value, Keep { ttl: Some(ttl), ..keep }))
+        (stored, Load::With(value, Keep { in_memory: Some(ttl), ..keep }))
     }
 
     /// What the tier has, as it is kept in memory: fresh for as long as it is there, but no longer than `most`.
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
-        let Inner { tags, env, .. } = &*self.cache;
         let Held { age, left, past, grace, load, .. } = *held;
         let left = left.min(most);
         let mut life = Life::begin(at, left, grace, load, self.policy().beta);
@@ -281,9 +283,10 @@ where
             }
             Some(value) => {
                 // It is as old as it is, but what was expired before it came is the tier's business.
-                let born = tags.birth(env.now(), life.end(self.policy().keep));
+                let born = self.cache.tags.birth(self.cache.env.now(), life.end(self.policy().keep));
                 life.fresh = life.fresh_until - born;
-                Content::Value(value.clone(), Some(held.tags.iter().map(|name| tags.tag(name)).collect()))
+                let keep = Keep { grace: Some(grace), tags: held.tags.clone(), ..Keep::default() };
+                Content::Value(value.clone(), self.cache.label(&keep))
             }
         };
         (life, content)

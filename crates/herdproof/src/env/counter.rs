@@ -94,13 +94,18 @@ impl Line {
         let rate = (u128::from(passed) << BITS).checked_div(u128::from(counts)).unwrap_or(0);
         // A counter that is slower than a count per nanosecond is too coarse, and would overflow; one that has stood still,
         // or gone back, was reset.
-        let usable = rate > 0 && rate < 1 << BITS;
+        // One that has counted on while the clock stood still, because the machine slept, says nothing of its speed. A line is
+        // never so much faster than the clock.
+        let slept = rate < u128::from(self.rate - self.rate / 4);
+        let usable = rate > 0 && rate < 1 << BITS && !slept;
         let told = if self.rate == 0 {
-            new.nanos
+            new.nanos.max(self.nanos)
         } else {
-            let elapsed = u128::from(new.count.saturating_sub(self.start));
-            let told = u128::from(self.nanos) + ((elapsed * u128::from(self.rate)) >> BITS);
-            u64::try_from(told).unwrap_or(new.nanos)
+            let elapsed = new.count.saturating_sub(self.start);
+            // Beyond its length nobody was told anything, so there it need not be believed when it is ahead of the clock.
+            let most = if elapsed <= self.length { u64::MAX } else { new.nanos.max(self.at(self.length)) };
+            let told = u128::from(self.nanos) + ((u128::from(elapsed) * u128::from(self.rate)) >> BITS);
+            u64::try_from(told).unwrap_or(new.nanos).min(most)
         };
         if !usable {
             return Line { start: new.count, nanos: told.max(new.nanos), rate: 0, length: 0 };
@@ -274,7 +279,7 @@ mod tests {
     fn a_clock_that_is_off_a_little_is_brought_back_without_a_jump() {
         for (off, gains) in [(800_000i64, false), (-800_000, true)] {
             let (last, new) = (reading(0, 2_000), reading(1_000_000, 2_000));
-            let length = 1_000_000_000;
+            let length = 2_000_000_000;
             let before =
                 Line { start: last.count, nanos: last.nanos.saturating_add_signed(off), rate: 1 << 31, length };
             let line = before.after(last, new, 100_000_000);
@@ -290,6 +295,24 @@ mod tests {
         let mut new = reading(20_000, 3_000);
         new.nanos += 3_600_000_000_000;
         assert_eq!(before.after(reading(19_000, 3_000), new, SOON).nanos, new.nanos);
+    }
+
+    #[test]
+    fn a_machine_that_slept_while_only_its_counter_went_on_neither_jumps_nor_crawls() {
+        let mut line = Line::default().after(reading(0, 3_000), reading(10_000, 3_000), SOON);
+        let asleep = 3_600_000_000 * 3_000;
+        let awake = |micros| {
+            let Reading { count, nanos } = reading(micros, 3_000);
+            Reading { count: count + asleep, nanos }
+        };
+        let (mut told, mut last) = (end(line), reading(10_000, 3_000));
+        for step in 2..10 {
+            let new = awake(step * 10_000);
+            line = line.after(last, new, SOON);
+            assert!(line.nanos >= told && line.nanos.abs_diff(new.nanos) <= SOON, "{step}: {line:?} after {told}");
+            (told, last) = (end(line), new);
+        }
+        assert!(end(line).abs_diff(awake(100_000).nanos) < 1_000, "it has caught up: {line:?}");
     }
 
     #[test]

@@ -45,6 +45,9 @@ struct State<K, V> {
     values: usize,
     /// When there are as many keys as this, those that nobody needs are looked for.
     sweep_at: usize,
+    /// How many more times to find the store full before they are looked for again: as many as there were keys, the last
+    /// time that nothing was found.
+    in_vain: usize,
     /// The last token. A tag's expiry takes one too, so that it can be compared with leases.
     token: u64,
     /// Tags that were expired, and at which token. Remembered while a lease may be older.
@@ -80,6 +83,7 @@ where
             slots: HashMap::with_hasher(env.hasher("tier")),
             values: 0,
             sweep_at: KEPT,
+            in_vain: 0,
             token: 0,
             expired: HashMap::with_hasher(env.hasher("tier/expired")),
             longest: Duration::ZERO,
@@ -251,10 +255,15 @@ where
 
     /// Takes away what nobody can need, once in a while.
     fn sweep(&self, state: &mut State<K, V>, now: Tick) {
-        if state.slots.len() >= state.sweep_at || state.values >= self.capacity {
+        let full = state.values >= self.capacity;
+        if full && state.in_vain > 0 {
+            state.in_vain -= 1;
+        }
+        if state.slots.len() >= state.sweep_at || full && state.in_vain == 0 {
             state.slots.retain(|_, slot| !slot.is_idle(now));
             state.values = state.slots.values().filter(|slot| slot.has_entry()).count();
             state.sweep_at = (2 * state.slots.len()).max(KEPT);
+            state.in_vain = if state.values >= self.capacity { state.slots.len() } else { 0 };
         }
     }
 
@@ -389,5 +398,36 @@ impl<V> PartialEq for Who<V> {
 impl<K, V> fmt::Debug for SharedTier<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedTier").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::sim::Sim;
+
+    const SEC: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_store_full_of_what_is_needed_is_not_searched_at_every_question() {
+        let mut sim = Sim::new(1);
+        let tier: SharedTier<u32, u32> = SharedTier::with_capacity(&sim.env(), 100);
+        let stored = |value| {
+            let (ttl, none) = (60 * SEC, Duration::ZERO);
+            Stored { value: Some(value), ttl, grace: none, keep: none, load: none, tags: Vec::new() }
+        };
+        (0..100).for_each(|key| tier.put_now(&key, stored(key)));
+        let mut searched = 0;
+        for _ in 0..1_000 {
+            let before = tier.store.state.lock().in_vain;
+            assert!(matches!(tier.lookup_now(&1, Want { lease: SEC, early: Duration::ZERO }), Lookup::Hit(_)));
+            searched += u32::from(tier.store.state.lock().in_vain > before);
+        }
+        assert_eq!(searched, 10, "once for as many questions as there are keys");
+        sim.run_until(sim.env().now() + 61 * SEC);
+        (100..300).for_each(|key| tier.put_now(&key, stored(key)));
+        assert_eq!(tier.len(), 100);
+        assert!(matches!(tier.lookup_now(&299, Want { lease: SEC, early: Duration::ZERO }), Lookup::Fill(_)));
+        assert!((100..300).filter(|key| tier.store.state.lock().slots.contains_key(key)).count() >= 100);
     }
 }

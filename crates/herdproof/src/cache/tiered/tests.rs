@@ -216,6 +216,54 @@ fn what_one_node_invalidates_no_node_serves() {
     assert_eq!(fleet.loads(), 2);
 }
 
+/// A value that does something when it is dropped, until that has worked once.
+#[derive(Clone)]
+struct Telltale(u32, Arc<Mutex<Option<Parting>>>);
+
+type Parting = Box<dyn FnMut() -> bool + Send>;
+
+impl Drop for Telltale {
+    fn drop(&mut self) {
+        let parting = self.1.lock().unwrap().take();
+        if let Some(mut parting) = parting
+            && !parting()
+        {
+            *self.1.lock().unwrap() = Some(parting);
+        }
+    }
+}
+
+/// A miss right after the entry has left memory, while whoever took it away is still at it.
+#[test]
+fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has() {
+    type Hearing = Cache<String, Telltale, String>;
+    let after = |change: fn(&Hearing, Telltale)| {
+        let mut sim = Sim::new(1);
+        let (env, parting) = (sim.env(), Arc::default());
+        let value = |number| Telltale(number, Arc::clone(&parting));
+        let cache: Hearing = Cache::builder(&env)
+            .weighed(1_000, 1, |_, value: &Telltale| u64::from(value.0))
+            .policy(Policy::strict(100 * SEC))
+            .tier(SharedTier::new(&env))
+            .build();
+        let (old, new) = (value(1), value(2));
+        sim.run(cache.get("key", || async { Ok(old) })).unwrap();
+        let asked = cache.clone();
+        *parting.lock().unwrap() = Some(Box::new(move || {
+            let new = new.clone();
+            asked.is_empty() && asked.get("key", || async { Ok(new) }).wait().is_ok()
+        }));
+        change(&cache, value(1_000_000));
+        assert!(parting.lock().unwrap().take().is_none(), "it was asked for in between");
+        sim.run_until(env.now() + SEC);
+        let newest = value(3);
+        let got = sim.run(cache.get("key", || async { Ok(newest) })).unwrap();
+        got.value.0
+    };
+    assert_eq!(after(|cache, _| cache.invalidate("key")), 2);
+    assert_eq!(after(|cache, too_heavy| cache.set("key".into(), too_heavy)), 2);
+}
+
 #[test]
 fn what_one_node_sets_all_nodes_serve() {
     let mut fleet = Fleet::new(5, &Policy::new(100 * SEC));
@@ -227,6 +275,45 @@ fn what_one_node_sets_all_nodes_serve() {
     assert!(answers.iter().all(|answer| answer.as_ref().unwrap().value == 77), "{answers:?}");
     check(&answers[3], 77, Source::Memory);
     assert_eq!(fleet.loads(), 1);
+}
+
+#[test]
+fn what_has_not_changed_keeps_its_tags_in_the_tier_too() {
+    let mut fleet = Fleet::new(2, &Policy::strict(SEC).on_error(60 * SEC));
+    fleet.nodes[0].set_with("key".into(), 1, &Keep::ttl(2 * SEC).tag("news"));
+    for _ in 0..2 {
+        fleet.pass(3 * SEC);
+        let get = fleet.nodes[0].get_with("key", |prior| async move { Ok(prior.unwrap().unchanged()) });
+        check(&fleet.sim.run(get), 1, Source::Loaded);
+    }
+    fleet.pass(1_500 * MS);
+    let get = fleet.nodes[1].get("key", || async { Err("it is there".to_owned()) });
+    check(&fleet.sim.run(get), 1, Source::Tier);
+    fleet.nodes[1].expire_tag("news", Duration::ZERO);
+    fleet.pass(10 * MS);
+    check(&fleet.ask(0), 1, Source::Loaded);
+    assert_eq!(fleet.loads(), 1, "the tag was expired in the tier, and in the memory of who had not changed it");
+}
+
+#[test]
+fn a_failed_load_does_not_put_what_was_in_memory_over_what_is_newer_in_the_tier() {
+    for elsewhere in [false, true] {
+        let mut fleet = Fleet::new(2, &Policy::strict(SEC).on_error(60 * SEC).failed(SEC));
+        check(&fleet.ask(0), 1, Source::Loaded);
+        fleet.pass(2 * SEC);
+        check(&fleet.ask(1), 2, Source::Loaded);
+        fleet.pass(2 * SEC);
+        let fail = |fleet: &mut Fleet, node: usize| {
+            let get = fleet.nodes[node].get("key", || async { Err("down".to_owned()) });
+            fleet.sim.run(get)
+        };
+        if elsewhere {
+            check(&fail(&mut fleet, 1), 2, Source::StaleOnError);
+            fleet.pass(10 * MS);
+        }
+        check(&fail(&mut fleet, 0), 2, Source::StaleOnError);
+        assert_eq!(fleet.nodes[0].peek("key").map(|got| got.value), Some(2));
+    }
 }
 
 #[test]
