@@ -8,7 +8,7 @@ mod watched;
 
 use std::fmt::Write;
 
-use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, Scenario, Settings, Spread};
+use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, SURE, Scenario, Settings, Spread};
 use serde::Serialize;
 
 use crate::{
@@ -193,20 +193,31 @@ impl<'a> Summary<'a> {
     }
 }
 
+/// What is said of the intervals of so many runs.
+fn confidence(runs: &Runs) -> String {
+    let sure = runs.confidence();
+    if sure >= SURE {
+        return format!("medians, and where they lie with {} % confidence", 100.0 * SURE);
+    }
+    let all = "medians, and the least and the most of all runs";
+    format!("{all}: where they lie with {} % confidence only, as {} % takes six runs", 100.0 * sure, 100.0 * SURE)
+}
+
 /// Many runs, for a person.
 fn medians(runs: &Runs, shown: &Report) -> String {
     let count = runs.reports().len();
     let parameters: Vec<String> = shown.parameters.iter().map(|p| format!("{} {}", p.name, p.value)).collect();
     let mut text = format!(
-        "{}: {}, {count} runs from seed {}\nmedians, and where they lie with 95 % confidence\n",
+        "{}: {}, {count} runs from seed {}\n{}\n",
         shown.scenario,
         parameters.join(", "),
-        shown.seed
+        shown.seed,
+        confidence(runs),
     );
     for (at, arm) in shown.arms.iter().enumerate() {
         let _ = writeln!(text, "\n{}{}{}", BOLD.render(), arm.name, BOLD.render_reset());
         for figure in &arm.figures {
-            if let Some(Spread { median, low, high }) = runs.spread(at, figure.key) {
+            if let Some(Spread { median, low, high, .. }) = runs.spread(at, figure.key) {
                 let [median, low, high] = [median, low, high].map(|value| figure.value.show(value));
                 let _ = writeln!(text, "  {:<14} {median:>12}  {low} to {high}", figure.title);
             }

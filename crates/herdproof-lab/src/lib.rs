@@ -43,7 +43,7 @@ pub use knob::{BadSetting, Knob, Settings, Value};
 pub use log::{Log, LogLine, NoLog};
 pub use origin::Origin;
 pub use report::{Arm, Check, Edge, Figure, Lane, Mark, Measured, Page, Parameter, Report, Source, Steps, Waits};
-pub use runs::{Held, Runs, Spread, Watch};
+pub use runs::{Held, Runs, SURE, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;

@@ -38,11 +38,16 @@ pub struct Runs(Vec<Report>);
 pub struct Spread {
     /// Half of the runs gave no more.
     pub median: f64,
-    /// Where the median lies with 95 % confidence, from here.
+    /// Where the median lies with this confidence, from here.
     pub low: f64,
     /// To here.
     pub high: f64,
+    /// How sure that is, from 0 to 1: at least [`SURE`] from six runs on; with fewer there is nothing beyond the values to go to.
+    pub confidence: f64,
 }
+
+/// How sure an interval is to be.
+pub const SURE: f64 = 0.95;
 
 /// A claim over several runs.
 #[derive(Clone, Debug, Serialize)]
@@ -167,6 +172,11 @@ impl Runs {
         Spread::of(self.0.iter().filter_map(of).collect())
     }
 
+    /// How sure the intervals of so many runs are.
+    pub fn confidence(&self) -> f64 {
+        interval(self.0.len()).1
+    }
+
     /// The same without the arms that are not wanted.
     #[must_use]
     pub fn only(mut self, is_wanted: impl Fn(&Arm) -> bool) -> Runs {
@@ -202,16 +212,31 @@ impl Spread {
         values.sort_unstable_by(f64::total_cmp);
         let n = values.len();
         let middle = (values.get(n.checked_sub(1)? / 2)? + values.get(n / 2)?) / 2.0;
-        // Half of 5 % is the chance that no more than so many tosses of n are heads.
-        let (mut below, mut chance, mut rank) = (0.0, 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0);
-        while below + chance <= 0.025 && rank < n / 2 {
-            below += chance;
-            rank += 1;
-            chance *= (n - rank + 1) as f64 / rank as f64;
-        }
-        let outer = rank.saturating_sub(1);
-        Some(Spread { median: middle, low: *values.get(outer)?, high: *values.get(n - 1 - outer)? })
+        let (outer, confidence) = interval(n);
+        Some(Spread { median: middle, low: *values.get(outer)?, high: *values.get(n - 1 - outer)?, confidence })
     }
+}
+
+/// How many of so many values are outside the interval on each side, and how sure it is.
+fn interval(n: usize) -> (usize, f64) {
+    // How likely so many heads are, compared with the likeliest number of them: the chances themselves are too small for a float.
+    let mut likely = vec![1.0];
+    for heads in (1..=n / 2).rev() {
+        let last = likely[likely.len() - 1];
+        likely.push(last * heads as f64 / (n - heads + 1) as f64);
+    }
+    likely.reverse();
+    let half: f64 = likely.iter().sum();
+    let all = if n.is_multiple_of(2) { 2.0 * half - 1.0 } else { 2.0 * half };
+    let sure = |below: f64| 1.0 - 2.0 * below / all;
+    // All of the values, as long as nothing else is sure enough.
+    let (mut below, mut outer) = (likely[0], 0);
+    while let Some(chance) = likely.get(outer + 1).filter(|chance| sure(below + **chance) >= SURE) {
+        below += chance;
+        outer += 1;
+    }
+    // To as many digits as anybody reads.
+    (outer, (sure(below).max(0.0) * 1e4).round() / 1e4)
 }
 
 #[cfg(test)]
@@ -232,7 +257,21 @@ mod tests {
             assert_eq!((spread.low, spread.high, spread.median), (low, high, f64::from(n + 1) / 2.0), "{n} values");
         }
         assert_eq!(Spread::of(vec![]), None);
-        assert_eq!(Spread::of(vec![3.0]), Some(Spread { median: 3.0, low: 3.0, high: 3.0 }));
+        assert_eq!(Spread::of(vec![3.0]), Some(Spread { median: 3.0, low: 3.0, high: 3.0, confidence: 0.0 }));
+    }
+
+    #[test]
+    fn too_few_runs_are_not_called_sure() {
+        let sure = |n: u32| Spread::of((0..n).map(f64::from).collect()).unwrap().confidence.to_string();
+        assert_eq!([1, 2, 3, 5, 6, 30].map(sure), ["0", "0.5", "0.75", "0.9375", "0.9688", "0.9572"]);
+    }
+
+    /// Beyond a thousand tosses, the chance that all are heads is less than the least number there is.
+    #[test]
+    fn many_runs_do_not_shrink_the_interval_to_its_middle() {
+        // By Gauss, 2500 less 1.96 times half of the root of 5000: 2430.7.
+        let (outer, sure) = interval(5_000);
+        assert!((2_425..=2_435).contains(&outer) && (0.95..0.953).contains(&sure), "{outer} {sure}");
     }
 
     #[test]

@@ -95,6 +95,16 @@ fn many_runs_give_medians_and_say_how_often_a_claim_held() {
 }
 
 #[test]
+fn two_runs_are_not_enough_to_be_sure_and_say_so() {
+    let args = [&RUN[..], &["--runs", "2"]].concat();
+    let text = printed(&args);
+    assert!(text.contains("with 50 % confidence only, as 95 % takes six runs"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&[&args[..], &["--json"]].concat())).expect("it is JSON");
+    assert_eq!(json["arms"][0]["figures"]["calls"]["confidence"], 0.5);
+}
+
+#[test]
 fn claims_are_put_to_the_test_on_every_seed() {
     let args = ["lab", "verify", "shared-failure", "slow-leader", "--json"];
     let json: serde_json::Value = serde_json::from_str(&printed(&args)).expect("it is JSON");
