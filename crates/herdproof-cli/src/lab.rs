@@ -153,10 +153,11 @@ fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args:
     } else {
         output.text(medians(&runs, &shown))?;
     }
-    if runs.reports().len() < wanted {
+    let is_whole = runs.reports().len() == wanted;
+    if !is_whole {
         output.note(format!("stopped after {} of {wanted} runs", runs.reports().len()));
     }
-    Ok(if runs.reports().iter().all(Report::passed) { Verdict::Fine } else { Verdict::Found })
+    Ok(if is_whole && runs.reports().iter().all(Report::passed) { Verdict::Fine } else { Verdict::Found })
 }
 
 /// Many runs, for a script.

@@ -104,6 +104,29 @@ fn two_runs_are_not_enough_to_be_sure_and_say_so() {
     assert_eq!(json["arms"][0]["figures"]["calls"]["confidence"], 0.5);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_that_ctrl_c_left_out_are_not_a_success() {
+    use std::process::{Command, Stdio};
+
+    let mut command = crate::run::herdproof(&[&RUN[..], &["--runs", "100000"]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let status = format!("/proc/{}/status", child.id());
+    // Until it listens to the signal, the signal would end it.
+    let listens = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        Some(u64::from_str_radix(caught.trim(), 16).ok()? & 0b10 != 0)
+    };
+    while !listens(&std::fs::read_to_string(&status).expect("it runs")).expect("it says what it listens to") {
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("there is kill");
+    assert!(sent.success());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("note: stopped"), "{}", stderr(&ended));
+}
+
 #[test]
 fn claims_are_put_to_the_test_on_every_seed() {
     let args = ["lab", "verify", "shared-failure", "slow-leader", "--json"];
