@@ -8,7 +8,7 @@ mod watched;
 
 use std::fmt::Write;
 
-use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, SURE, Scenario, Settings, Spread};
+use herdproof_lab::{Arm, Knob, NoArm, Report, Runs, SEEDS, SURE, Scenario, Settings, Spread};
 use serde::Serialize;
 
 use crate::{
@@ -79,7 +79,7 @@ pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     if args.runs > 1 {
         return run_many(output, scenario, &settings, args);
     }
-    let report = only(scenario.run(&settings), &args.arm)?;
+    let report = scenario.run(&settings).only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
     if let Some(file) = &args.html {
         write_whole(file, report.page().to_string().as_bytes())?;
     }
@@ -118,40 +118,25 @@ fn hint(scenario: &Scenario, knobs: &[Knob]) -> String {
     hint
 }
 
-/// The report with these arms; with all, if none is named. The checks compare all.
-fn only(mut report: Report, arms: &[String]) -> Result<Report, Failure> {
-    let is_named = |asked: &String| report.arms.iter().any(|arm| arm.name.starts_with(asked.as_str()));
-    if let Some(unknown) = arms.iter().find(|asked| !is_named(asked)) {
-        let names: Vec<_> = report.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
-        return Err(Failure::Usage {
-            problem: format!("{} has no arm called {unknown:?}", report.scenario),
-            hint: format!("Its arms: {}", names.join(", ")),
-        });
-    }
-    report.arms.retain(|arm| is_wanted(arm, arms));
-    Ok(report)
-}
-
-fn is_wanted(arm: &Arm, arms: &[String]) -> bool {
-    arms.is_empty() || arms.iter().any(|asked| arm.name.starts_with(asked.as_str()))
+fn no_arm(unknown: &NoArm) -> Failure {
+    Failure::Usage { problem: unknown.to_string(), hint: "An arm is named by its name or the beginning of it".into() }
 }
 
 fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
     let wanted = args.runs as usize;
     let runs = watched(wanted, |watch| Runs::of(scenario, settings, wanted, watch))?;
-    let Some(first) = runs.reports().first() else {
+    let runs = runs.only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
+    let Some(shown) = runs.reports().first() else {
         output.note("stopped before the first run was done");
         return Ok(Verdict::Found);
     };
-    let shown = only(first.clone(), &args.arm)?;
-    let runs = runs.only(|arm| is_wanted(arm, &args.arm));
     if let Some(file) = &args.html {
         write_whole(file, shown.page().to_string().as_bytes())?;
     }
     if args.json {
-        output.json(&Summary::of(&runs, &shown))?;
+        output.json(&Summary::of(&runs, shown))?;
     } else {
-        output.text(medians(&runs, &shown))?;
+        output.text(medians(&runs, shown))?;
     }
     let is_whole = runs.reports().len() == wanted;
     if !is_whole {

@@ -18,7 +18,8 @@ use serde::Serialize;
 
 use crate::{
     knob::Settings,
-    report::{Arm, Report, Source},
+    named::NoArm,
+    report::{Report, Source},
     scenario::Scenario,
 };
 
@@ -177,11 +178,9 @@ impl Runs {
         interval(self.0.len()).1
     }
 
-    /// The same without the arms that are not wanted.
-    #[must_use]
-    pub fn only(mut self, is_wanted: impl Fn(&Arm) -> bool) -> Runs {
-        self.0.iter_mut().for_each(|report| report.arms.retain(&is_wanted));
-        self
+    /// The same with the arms that are meant by these names; with all, if there are none.
+    pub fn only(self, asked: &[impl AsRef<str>]) -> Result<Runs, NoArm> {
+        self.0.into_iter().map(|report| report.only(asked)).collect::<Result<_, _>>().map(Runs)
     }
 
     /// Each claim, and in how many runs it held.
@@ -244,7 +243,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{find, report::Figure, timeline::Timeline};
+    use crate::{
+        find,
+        report::{Arm, Figure},
+        timeline::Timeline,
+    };
 
     const SEC: Duration = Duration::from_secs(1);
 
@@ -288,7 +291,7 @@ mod tests {
         let arm = |calls| Arm::new("... with jitter", vec![Figure::count("calls", "calls", calls)], Timeline::new(SEC));
         let other = Arm::new("naive", vec![], Timeline::new(SEC));
         let report = Report { arms: vec![other, arm(1), arm(5)], ..Report::default() };
-        let runs = Runs(vec![report]).only(|arm| arm.name.starts_with("..."));
+        let runs = Runs(vec![report]).only(&["..."]).unwrap();
         let median = |arm| runs.spread(arm, "calls").map(|spread| spread.median.to_string());
         assert_eq!([median(0), median(1), median(2)], [Some("1".into()), Some("5".into()), None]);
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use herdproof_lab::{Log, NoLog, Scenario, Settings};
 
+use super::no_arm;
 use crate::{
     args::RunArgs,
     output::{Failure, Output, write_whole},
@@ -34,7 +35,8 @@ pub(super) fn write(
     }
     let log = Log::of(scenario, settings, args.arm.first().map(String::as_str)).map_err(|none| match none {
         NoLog::NoRequests(_) => usage(none.to_string(), "Every other scenario has one: herdproof lab list"),
-        NoLog::NoArm { .. } => usage(none.to_string(), "An arm is named by the beginning of its name"),
+        NoLog::NoArm(unknown) => no_arm(&unknown),
+        NoLog::Several { .. } => usage(none.to_string(), "Take one: --log FILE --arm ARM"),
     })?;
     let mut bytes = Vec::new();
     for line in log.lines() {

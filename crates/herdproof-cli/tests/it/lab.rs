@@ -72,15 +72,20 @@ fn what_cannot_be_set_is_told_what_can() {
         let text = stderr(&run);
         assert!(run.status.code() == Some(2) && text.contains(said) && text.contains("attempts=5"), "{text}");
     }
-    let run = output(&[&RUN[..], &["--arm", "jitter"]].concat());
-    let text = stderr(&run);
-    assert!(run.status.code() == Some(2) && text.contains("\"backoff + full jitter\""), "{text}");
+    for (arm, said) in [("jitter", "\"backoff + full jitter\""), ("", "no arm called \"\""), ("BACKOFF", "mean \"backoff\"?")]
+    {
+        let run = output(&[&RUN[..], &["--arm", arm]].concat());
+        let text = stderr(&run);
+        assert!(run.status.code() == Some(2) && text.contains(said), "{text}");
+    }
 }
 
 #[test]
 fn one_arm_can_be_looked_at_alone() {
     let text = printed(&[&RUN[..], &["--arm", "backoff +"]].concat());
     assert!(text.contains("\nbackoff + full jitter ") && !text.contains("\nnaive "), "{text}");
+    let text = printed(&[&RUN[..], &["--arm", "backoff"]].concat());
+    assert!(text.contains("\nbackoff  ") && !text.contains("\nbackoff + "), "{text}");
 }
 
 #[test]
