@@ -8,7 +8,7 @@ mod watched;
 
 use std::fmt::Write;
 
-use herdproof_lab::{Arm, Knob, NoArm, Report, Runs, SEEDS, SURE, Scenario, Settings, Spread};
+use herdproof_lab::{Arm, Knob, NoArm, Report, Runs, SEEDS, Scenario, Settings, Spread};
 use serde::Serialize;
 
 use crate::{
@@ -131,7 +131,7 @@ fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args:
         return Ok(Verdict::Found);
     };
     if let Some(file) = &args.html {
-        write_whole(file, shown.page().to_string().as_bytes())?;
+        write_whole(file, runs.page().to_string().as_bytes())?;
     }
     if args.json {
         output.json(&Summary::of(&runs, shown))?;
@@ -179,16 +179,6 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// What is said of the intervals of so many runs.
-fn confidence(runs: &Runs) -> String {
-    let sure = runs.confidence();
-    if sure >= SURE {
-        return format!("medians, and where they lie with {} % confidence", 100.0 * SURE);
-    }
-    let all = "medians, and the least and the most of all runs";
-    format!("{all}: where they lie with {} % confidence only, as {} % takes six runs", 100.0 * sure, 100.0 * SURE)
-}
-
 /// Many runs, for a person.
 fn medians(runs: &Runs, shown: &Report) -> String {
     let count = runs.reports().len();
@@ -198,7 +188,7 @@ fn medians(runs: &Runs, shown: &Report) -> String {
         shown.scenario,
         parameters.join(", "),
         shown.seed,
-        confidence(runs),
+        runs.about(),
     );
     for (at, arm) in shown.arms.iter().enumerate() {
         let _ = writeln!(text, "\n{}{}{}", BOLD.render(), arm.name, BOLD.render_reset());
@@ -215,6 +205,7 @@ fn medians(runs: &Runs, shown: &Report) -> String {
         let mark = format!("{}/{}", held.held, held.runs);
         let _ = writeln!(text, "  {}{mark:>9}{}  {}", style.render(), style.render_reset(), held.what);
     }
+    let _ = writeln!(text, "\nAgain:   {}", runs.replay());
     text
 }
 

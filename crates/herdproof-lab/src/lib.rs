@@ -45,7 +45,7 @@ pub use log::{Log, LogLine, NoLog};
 pub use named::NoArm;
 pub use origin::Origin;
 pub use report::{Arm, Check, Edge, Figure, Lane, Mark, Measured, Page, Parameter, Report, Source, Steps, Waits};
-pub use runs::{Held, Runs, SURE, Spread, Watch};
+pub use runs::{Held, Runs, RunsPage, SURE, Spread, Watch};
 pub use scenario::{Scenario, UnknownScenario, all, find};
 pub use service::{Plan, Seen, Service, Times, Unserved};
 pub use slowdown::Slowdown;

@@ -4,6 +4,8 @@
 //! spread over the processors, and the arms of a run too where processors are left; each arm is whole on one thread, and the order
 //! is that of the seeds and arms whoever was first.
 
+mod page;
+
 use std::{
     panic::resume_unwind,
     sync::atomic::{
@@ -22,6 +24,8 @@ use crate::{
     report::{Report, Source},
     scenario::Scenario,
 };
+
+pub use page::RunsPage;
 
 /// Follows many runs, and may end them early. Shared with who runs them.
 #[derive(Debug, Default)]
@@ -173,9 +177,21 @@ impl Runs {
         Spread::of(self.0.iter().filter_map(of).collect())
     }
 
-    /// How sure the intervals of so many runs are.
-    pub fn confidence(&self) -> f64 {
-        interval(self.0.len()).1
+    /// What is given of each figure, and how sure it is.
+    pub fn about(&self) -> String {
+        let (_, sure) = interval(self.0.len());
+        let [sure, wanted] = [sure, SURE].map(|share| 100.0 * share);
+        if sure >= wanted {
+            return format!("medians, and where they lie with {wanted} % confidence");
+        }
+        let all = "medians, and the least and the most of all runs";
+        format!("{all}: where they lie with {sure} % confidence only, as {wanted} % takes six runs")
+    }
+
+    /// The command that gives the same again.
+    pub fn replay(&self) -> String {
+        let first = self.0.first().map(Report::replay).unwrap_or_default();
+        if self.0.len() > 1 { format!("{first} --runs {}", self.0.len()) } else { first }
     }
 
     /// The same with the arms that are meant by these names; with all, if there are none.
@@ -284,6 +300,22 @@ mod tests {
         let seeds: Vec<u64> = runs.reports().iter().map(|report| report.seed).collect();
         assert_eq!(seeds, [u64::MAX, 0, 1, 2, 3, 4, 5, 6]);
         assert!(runs.held().iter().all(|held| (held.held, held.runs) == (8, 8)));
+    }
+
+    #[test]
+    fn a_page_of_many_runs_is_not_that_of_the_first() {
+        let mut settings = Settings::new(7);
+        let scenario = find("retry-wall").unwrap();
+        settings.set(&scenario.knobs(), "clients=3").unwrap();
+        let runs = Runs::of(scenario, &settings, 6, &Watch::default()).only(&["backoff +"]).unwrap();
+        let page = runs.page().to_string();
+        let end = runs.spread(0, "end_ms").unwrap();
+        assert!(end.low < end.high);
+        let cell = format!(">{:.1} ms<br><span class=\"soft\">{:.1} ms to {:.1} ms</span>", end.median, end.low, end.high);
+        assert!(page.contains(&cell), "no {cell} in {page}");
+        assert!(page.contains("with 95 % confidence") && page.contains("6 of 6</td>"), "{page}");
+        assert!(page.contains("--set clients=3 --arm &quot;backoff + full jitter&quot; --seed 7 --runs 6<"), "{page}");
+        assert_eq!(page.matches("<h1>").count(), 1);
     }
 
     #[test]

@@ -86,6 +86,7 @@ fn one_arm_can_be_looked_at_alone() {
     assert!(text.contains("\nbackoff + full jitter ") && !text.contains("\nnaive "), "{text}");
     let text = printed(&[&RUN[..], &["--arm", "backoff"]].concat());
     assert!(text.contains("\nbackoff  ") && !text.contains("\nbackoff + "), "{text}");
+    assert!(text.ends_with("Again:   herdproof lab run retry-wall --arm \"backoff\" --seed 42\n"), "{text}");
 }
 
 #[test]
@@ -93,6 +94,7 @@ fn many_runs_give_medians_and_say_how_often_a_claim_held() {
     let args = [&RUN[..], &["--runs", "6", "--seed", "3"]].concat();
     let text = printed(&args);
     assert!(text.contains("6 runs from seed 3") && text.contains("6/6  calls in each arm"), "{text}");
+    assert!(text.ends_with("\nAgain:   herdproof lab run retry-wall --seed 3 --runs 6\n"), "{text}");
     let json: serde_json::Value =
         serde_json::from_str(&printed(&[&args[..], &["--json"]].concat())).expect("it is JSON");
     let calls = &json["arms"][0]["figures"]["calls"];
