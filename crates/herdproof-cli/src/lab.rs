@@ -2,11 +2,15 @@
 
 mod ask;
 mod log;
+mod stdout;
 mod sweep;
 mod table;
 mod watched;
 
-use std::fmt::Write;
+use std::{
+    fmt::{Display, Write},
+    path::Path,
+};
 
 use herdproof_lab::{Arm, Knob, NoArm, Report, Runs, SEEDS, Scenario, Settings, Spread};
 use serde::Serialize;
@@ -17,6 +21,7 @@ use crate::{
     output::{Failure, Output, write_whole},
 };
 pub(crate) use ask::ask;
+use stdout::{Stdout, is_stdout};
 pub(crate) use sweep::sweep;
 pub(crate) use table::table;
 use watched::watched;
@@ -70,23 +75,22 @@ pub(crate) fn list(output: &mut Output, json: bool) -> Done {
 pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     let scenario = find(&args.name)?;
     let settings = settings(scenario, args.seed, &args.set)?;
+    let stdout = Stdout::of(args.json, args.log.as_deref(), args.html.as_deref())?;
     if let Some(file) = &args.log {
         log::write(output, scenario, &settings, file, args)?;
-        if log::is_stdout(file) {
+        if stdout == Stdout::Log && args.html.is_none() {
             return Ok(Verdict::Fine);
         }
     }
     if args.runs > 1 {
-        return run_many(output, scenario, &settings, args);
+        return run_many(output, stdout, scenario, &settings, args);
     }
     let report = scenario.run(&settings).only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
-    if let Some(file) = &args.html {
-        write_whole(file, report.page().to_string().as_bytes())?;
-    }
-    if args.json {
-        output.json(&report)?;
-    } else {
-        output.text(coloured(&report))?;
+    write_page(output, args.html.as_deref(), report.page())?;
+    match stdout {
+        Stdout::Json => output.json(&report)?,
+        Stdout::Text => output.text(coloured(&report))?,
+        Stdout::Log | Stdout::Page => {}
     }
     Ok(if report.passed() { Verdict::Fine } else { Verdict::Found })
 }
@@ -122,7 +126,16 @@ fn no_arm(unknown: &NoArm) -> Failure {
     Failure::Usage { problem: unknown.to_string(), hint: "An arm is named by its name or the beginning of it".into() }
 }
 
-fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
+/// Writes a page where it is wanted: to a file whole, or to standard output.
+fn write_page(output: &mut Output, file: Option<&Path>, page: impl Display) -> Result<(), Failure> {
+    match file {
+        Some(file) if is_stdout(file) => output.bytes(page.to_string().as_bytes()),
+        Some(file) => write_whole(file, page.to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+fn run_many(output: &mut Output, stdout: Stdout, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
     let wanted = args.runs as usize;
     let runs = watched(wanted, |watch| Runs::of(scenario, settings, wanted, watch))?;
     let runs = runs.only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
@@ -130,13 +143,11 @@ fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args:
         output.note("stopped before the first run was done");
         return Ok(Verdict::Found);
     };
-    if let Some(file) = &args.html {
-        write_whole(file, runs.page().to_string().as_bytes())?;
-    }
-    if args.json {
-        output.json(&Summary::of(&runs, shown))?;
-    } else {
-        output.text(medians(&runs, shown))?;
+    write_page(output, args.html.as_deref(), runs.page())?;
+    match stdout {
+        Stdout::Json => output.json(&Summary::of(&runs, shown))?,
+        Stdout::Text => output.text(medians(&runs, shown))?,
+        Stdout::Log | Stdout::Page => {}
     }
     let is_whole = runs.reports().len() == wanted;
     if !is_whole {

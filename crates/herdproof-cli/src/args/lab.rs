@@ -48,7 +48,7 @@ pub(crate) enum LabCommand {
         /// What everything random follows from
         #[arg(long, default_value_t = 42)]
         seed: u64,
-        /// Also write the table as a page of its own to this file
+        /// Also write the table as a page of its own to this file, or `-` for standard output
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
         /// As one line of JSON
@@ -109,7 +109,7 @@ pub(crate) struct RunArgs {
     /// Also write the requests of one arm as an access log with truth labels to this file, or `-` for standard output
     #[arg(long, value_name = "FILE", conflicts_with = "runs")]
     pub(crate) log: Option<PathBuf>,
-    /// Also write the report as a page of its own, with pictures, to this file
+    /// Also write the report as a page of its own, with pictures, to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// As one line of JSON
@@ -142,7 +142,7 @@ pub(crate) struct SweepArgs {
     /// Run each cell on so many seeds, and show the median
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) runs: u32,
-    /// Also write the map as a page of its own to this file
+    /// Also write the map as a page of its own to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// As one line of JSON

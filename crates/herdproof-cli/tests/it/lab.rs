@@ -148,6 +148,18 @@ fn claims_are_put_to_the_test_on_every_seed() {
 }
 
 #[test]
+fn a_page_on_standard_output_is_nothing_but_the_page() {
+    for runs in ["1", "2"] {
+        let page = printed(&[&RUN[..], &["--html", "-", "--runs", runs]].concat());
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+    }
+    let map = printed(&["lab", "sweep", "retry-wall", "--x", "clients=1..3:3", "--html", "-"]);
+    assert!(map.starts_with("<!doctype html>") && map.ends_with("</html>\n"), "{map}");
+    assert_eq!(output(&[&RUN[..], &["--html", "-", "--json"]].concat()).status.code(), Some(2));
+    assert!(!std::path::Path::new("-").exists());
+}
+
+#[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let folder = std::env::temp_dir().join(format!("herdproof-page-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
