@@ -24,7 +24,7 @@ pub(crate) use ask::ask;
 use stdout::{Stdout, is_stdout};
 pub(crate) use sweep::sweep;
 pub(crate) use table::table;
-use watched::watched;
+use watched::{followed, watched};
 
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const GREEN: anstyle::Style = anstyle::AnsiColor::Green.on_default();
@@ -85,7 +85,8 @@ pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     if args.runs > 1 {
         return run_many(output, stdout, scenario, &settings, args);
     }
-    let report = scenario.run(&settings).only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
+    let report = followed(|arms| scenario.run(&settings.followed(arms)))?;
+    let report = report.only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
     write_page(output, args.html.as_deref(), report.page())?;
     match stdout {
         Stdout::Json => output.json(&report)?,

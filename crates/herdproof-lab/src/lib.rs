@@ -40,7 +40,7 @@ mod verify;
 pub use arrivals::poisson;
 pub use ask::{Answer, Decided, LeftOut, Question, left_out, questions};
 pub use demo::{Comparison, Demo, Outcome, Way};
-pub use knob::{BadSetting, Knob, Settings, Value};
+pub use knob::{ArmsDone, BadSetting, Knob, Settings, Value};
 pub use log::{Log, LogLine, NoLog};
 pub use named::NoArm;
 pub use origin::Origin;
