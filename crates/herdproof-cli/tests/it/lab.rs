@@ -85,7 +85,7 @@ fn one_arm_can_be_looked_at_alone() {
     let text = printed(&[&RUN[..], &["--arm", "backoff +"]].concat());
     assert!(text.contains("\nbackoff + full jitter ") && !text.contains("\nnaive "), "{text}");
     let text = printed(&[&RUN[..], &["--arm", "backoff"]].concat());
-    assert!(text.contains("\nbackoff  ") && !text.contains("\nbackoff + "), "{text}");
+    assert!(text.contains("\nbackoff (C1) ") && !text.contains("\nbackoff + "), "{text}");
     assert!(text.ends_with("Again:   herdproof lab run retry-wall --arm \"backoff\" --seed 42\n"), "{text}");
 }
 
