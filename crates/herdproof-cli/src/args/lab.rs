@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::number::{seed, whole};
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
     /// List the scenarios
@@ -46,7 +48,7 @@ pub(crate) enum LabCommand {
     )]
     Table {
         /// What everything random follows from
-        #[arg(long, default_value_t = 42)]
+        #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
         seed: u64,
         /// Also write the table as a page of its own to this file, or `-` for standard output
         #[arg(long, value_name = "FILE")]
@@ -69,7 +71,7 @@ pub(crate) enum LabCommand {
         #[arg(value_name = "N|all")]
         which: Option<String>,
         /// What everything random follows from
-        #[arg(long, default_value_t = 42)]
+        #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
         seed: u64,
     },
     /// Put every claim to the test: all scenarios on 20 seeds
@@ -101,10 +103,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
     /// What everything random follows from
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
     /// Run it on so many seeds, and give medians with their 95 % intervals
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole::<u32>(1, 100_000))]
     pub(crate) runs: u32,
     /// Also write the requests of one arm as an access log with truth labels to this file, or `-` for standard output
     #[arg(long, value_name = "FILE", conflicts_with = "runs")]
@@ -137,10 +139,10 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
     /// What everything random follows from
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
     /// Run each cell on so many seeds, and show the median
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole::<u32>(1, 10_000))]
     pub(crate) runs: u32,
     /// Also write the map as a page of its own to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
