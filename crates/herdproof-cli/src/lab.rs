@@ -1,6 +1,7 @@
 //! `herdproof lab`: the catalogue of experiments, running one, and putting every claim to the test.
 
 mod ask;
+mod list;
 mod log;
 mod stdout;
 mod sweep;
@@ -21,6 +22,7 @@ use crate::{
     output::{Failure, Output, write_whole},
 };
 pub(crate) use ask::ask;
+pub(crate) use list::list;
 use stdout::{Stdout, is_stdout};
 pub(crate) use sweep::sweep;
 pub(crate) use table::table;
@@ -29,48 +31,6 @@ use watched::{followed, watched};
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const GREEN: anstyle::Style = anstyle::AnsiColor::Green.on_default();
 const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
-
-pub(crate) fn list(output: &mut Output, json: bool) -> Done {
-    #[derive(Serialize)]
-    struct Listed {
-        name: &'static str,
-        title: &'static str,
-        parameters: Vec<Parameter>,
-    }
-    #[derive(Serialize)]
-    struct Parameter {
-        name: &'static str,
-        what: &'static str,
-        default: String,
-        least: String,
-        most: String,
-    }
-    let parameter = |Knob { name, what, default, least, most }| Parameter {
-        name,
-        what,
-        default: default.to_string(),
-        least: least.to_string(),
-        most: most.to_string(),
-    };
-    let scenarios = herdproof_lab::all();
-    if json {
-        let listed = |scenario: &Scenario| Listed {
-            name: scenario.name,
-            title: scenario.title,
-            parameters: scenario.knobs().into_iter().map(parameter).collect(),
-        };
-        output.json(&scenarios.iter().map(listed).collect::<Vec<_>>())?;
-        return Ok(Verdict::Fine);
-    }
-    let width = scenarios.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for Scenario { name, title, .. } in scenarios {
-        let _ = writeln!(text, "{}{name:<width$}{} {title}", BOLD.render(), BOLD.render_reset());
-    }
-    let _ = writeln!(text, "\nRun one with: herdproof lab run NAME");
-    output.text(text)?;
-    Ok(Verdict::Fine)
-}
 
 pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     let scenario = find(&args.name)?;
@@ -116,7 +76,7 @@ fn settings(scenario: &Scenario, seed: u64, set: &[String]) -> Result<Settings, 
 
 /// What could have been set.
 fn hint(scenario: &Scenario, knobs: &[Knob]) -> String {
-    let mut hint = format!("What can be set in {}, and its range:", scenario.name);
+    let mut hint = format!("What can be set in {0}, and its range (`herdproof lab list {0}`):", scenario.name);
     for Knob { name, what, default, least, most } in knobs {
         let _ = write!(hint, "\n  {name}={default}  ({least} to {most})  {what}");
     }

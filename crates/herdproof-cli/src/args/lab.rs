@@ -8,8 +8,11 @@ use super::number::{seed, whole};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
-    /// List the scenarios
+    /// List the scenarios, or what can be set in one
+    #[command(after_help = "Example: herdproof lab list\nExample: herdproof lab list retry-wall")]
     List {
+        /// Which scenario; its parameters are listed, with what each is by default and its range
+        name: Option<String>,
         /// As one line of JSON
         #[arg(long)]
         json: bool,

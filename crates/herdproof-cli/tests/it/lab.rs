@@ -12,6 +12,17 @@ fn the_catalogue_names_every_scenario() {
 }
 
 #[test]
+fn what_can_be_set_is_found_without_a_mistake() {
+    insta::assert_snapshot!(printed(&["lab", "list", "retry-wall"]));
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&["lab", "list", "retry-wall", "--json"])).expect("it is JSON");
+    assert_eq!((&json["name"], &json["parameters"][0]["name"]), (&"retry-wall".into(), &"clients".into()));
+    assert_eq!(output(&["lab", "list", "quicksort"]).status.code(), Some(2));
+    let wrong = stderr(&output(&[&RUN[..], &["--set", "speed=1"]].concat()));
+    assert!(wrong.contains("herdproof lab list retry-wall"), "{wrong}");
+}
+
+#[test]
 fn the_report_shows_a_wall_spikes_and_a_curve() {
     insta::assert_snapshot!(printed(&RUN));
 }
