@@ -9,6 +9,7 @@ mod table;
 mod watched;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt::{Display, Write},
     path::Path,
 };
@@ -131,7 +132,7 @@ struct Summary<'a> {
 #[derive(Serialize)]
 struct ArmOver<'a> {
     name: &'a str,
-    figures: std::collections::BTreeMap<&'a str, Spread>,
+    figures: BTreeMap<&'a str, Spread>,
 }
 
 impl<'a> Summary<'a> {
@@ -182,10 +183,11 @@ fn medians(runs: &Runs, shown: &Report) -> String {
 }
 
 pub(crate) fn verify(output: &mut Output, names: &[String], json: bool) -> Done {
-    let scenarios: Vec<&Scenario> = match names {
-        [] => herdproof_lab::all().iter().collect(),
-        names => names.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
-    };
+    let mut named: Vec<&Scenario> = names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
+    // Who is named twice is put to the test once.
+    let mut seen = BTreeSet::new();
+    named.retain(|scenario| seen.insert(scenario.name));
+    let scenarios = if named.is_empty() { herdproof_lab::all().iter().collect() } else { named };
     let runs = scenarios.len() * usize::try_from(SEEDS).unwrap_or(0);
     let verification = watched(runs, |watch| herdproof_lab::verify(&scenarios, watch))?;
     let failed = verification.checks.iter().filter(|check| !check.passed).count();

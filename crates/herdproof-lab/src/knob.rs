@@ -144,7 +144,14 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new(), threads: None, follower: Follower::default() }
+        Settings {
+            seed,
+            changes: Vec::new(),
+            bare: false,
+            taps: Vec::new(),
+            threads: None,
+            follower: Follower::default(),
+        }
     }
 
     /// The same with another seed.

@@ -311,7 +311,8 @@ mod tests {
         let page = runs.page().to_string();
         let end = runs.spread(0, "end_ms").unwrap();
         assert!(end.low < end.high);
-        let cell = format!(">{:.1} ms<br><span class=\"soft\">{:.1} ms to {:.1} ms</span>", end.median, end.low, end.high);
+        let cell =
+            format!(">{:.1} ms<br><span class=\"soft\">{:.1} ms to {:.1} ms</span>", end.median, end.low, end.high);
         assert!(page.contains(&cell), "no {cell} in {page}");
         assert!(page.contains("with 95 % confidence") && page.contains("6 of 6</td>"), "{page}");
         assert!(page.contains("--set clients=3 --arm &quot;backoff + full jitter&quot; --seed 7 --runs 6<"), "{page}");

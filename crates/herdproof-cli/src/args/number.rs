@@ -4,7 +4,9 @@
 pub(super) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
-        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| format!("a whole number from {least} to {most}"))
+        number
+            .and_then(|number| T::try_from(number).ok())
+            .ok_or_else(|| format!("a whole number from {least} to {most}"))
     }
 }
 

@@ -83,7 +83,8 @@ fn what_cannot_be_set_is_told_what_can() {
         let text = stderr(&run);
         assert!(run.status.code() == Some(2) && text.contains(said) && text.contains("attempts=5"), "{text}");
     }
-    for (arm, said) in [("jitter", "\"backoff + full jitter\""), ("", "no arm called \"\""), ("BACKOFF", "mean \"backoff\"?")]
+    for (arm, said) in
+        [("jitter", "\"backoff + full jitter\""), ("", "no arm called \"\""), ("BACKOFF", "mean \"backoff\"?")]
     {
         let run = output(&[&RUN[..], &["--arm", arm]].concat());
         let text = stderr(&run);
@@ -155,6 +156,7 @@ fn claims_are_put_to_the_test_on_every_seed() {
         assert!(checks[0][key].is_string(), "{key}");
     }
     assert!(printed(&args[..4]).contains("claims hold on each of 20 seeds, 0 do not"));
+    assert_eq!(printed(&["lab", "verify", "slow-leader", "slow-leader"]), printed(&["lab", "verify", "slow-leader"]));
     assert_eq!(output(&["lab", "verify", "quicksort"]).status.code(), Some(2));
 }
 
