@@ -1,12 +1,15 @@
 //! What can be said on the command line, and its help.
 
 mod lab;
+mod number;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use herdproof_proxy::settings::{NotAnAddress, parse_address, parse_size, parse_time};
+
+use number::{seed, whole};
 
 pub(crate) use lab::{LabCommand, RunArgs, SweepArgs};
 
@@ -41,10 +44,10 @@ pub(crate) enum Command {
     )]
     Demo {
         /// How many clients, from 1 to 20000; each needs two open files
-        #[arg(long, value_name = "N", default_value_t = 800, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+        #[arg(long, value_name = "N", default_value_t = 800, allow_negative_numbers = true, value_parser = whole::<u32>(1, 20_000))]
         clients: u32,
         /// What the clients' starts within 2 ms follow from
-        #[arg(long, default_value_t = 42)]
+        #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
         seed: u64,
         /// As one line of JSON
         #[arg(long)]
@@ -101,13 +104,13 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Requests at the origin at a time, to begin with [default: 256]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u32>(1, 100_000))]
     pub(crate) limit: Option<u32>,
     /// Memory for responses, such as 64MiB [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
     /// Client connections at a time; others wait [default: 10000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u32>(1, 10_000_000))]
     pub(crate) max_connections: Option<u32>,
     /// How long a stop waits for what is under way, such as 5s [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]

@@ -1,14 +1,20 @@
 //! `herdproof lab`: the catalogue of experiments, running one, and putting every claim to the test.
 
 mod ask;
+mod list;
 mod log;
+mod stdout;
 mod sweep;
 mod table;
 mod watched;
 
-use std::fmt::Write;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{Display, Write},
+    path::Path,
+};
 
-use herdproof_lab::{Arm, Knob, Report, Runs, SEEDS, Scenario, Settings, Spread};
+use herdproof_lab::{Arm, Knob, NoArm, Report, Runs, SEEDS, Scenario, Settings, Spread};
 use serde::Serialize;
 
 use crate::{
@@ -17,76 +23,36 @@ use crate::{
     output::{Failure, Output, write_whole},
 };
 pub(crate) use ask::ask;
+pub(crate) use list::list;
+use stdout::{Stdout, is_stdout};
 pub(crate) use sweep::sweep;
 pub(crate) use table::table;
-use watched::watched;
+use watched::{followed, watched};
 
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const GREEN: anstyle::Style = anstyle::AnsiColor::Green.on_default();
 const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
 
-pub(crate) fn list(output: &mut Output, json: bool) -> Done {
-    #[derive(Serialize)]
-    struct Listed {
-        name: &'static str,
-        title: &'static str,
-        parameters: Vec<Parameter>,
-    }
-    #[derive(Serialize)]
-    struct Parameter {
-        name: &'static str,
-        what: &'static str,
-        default: String,
-        least: String,
-        most: String,
-    }
-    let parameter = |Knob { name, what, default, least, most }| Parameter {
-        name,
-        what,
-        default: default.to_string(),
-        least: least.to_string(),
-        most: most.to_string(),
-    };
-    let scenarios = herdproof_lab::all();
-    if json {
-        let listed = |scenario: &Scenario| Listed {
-            name: scenario.name,
-            title: scenario.title,
-            parameters: scenario.knobs().into_iter().map(parameter).collect(),
-        };
-        output.json(&scenarios.iter().map(listed).collect::<Vec<_>>())?;
-        return Ok(Verdict::Fine);
-    }
-    let width = scenarios.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for Scenario { name, title, .. } in scenarios {
-        let _ = writeln!(text, "{}{name:<width$}{} {title}", BOLD.render(), BOLD.render_reset());
-    }
-    let _ = writeln!(text, "\nRun one with: herdproof lab run NAME");
-    output.text(text)?;
-    Ok(Verdict::Fine)
-}
-
 pub(crate) fn run(output: &mut Output, args: &RunArgs) -> Done {
     let scenario = find(&args.name)?;
     let settings = settings(scenario, args.seed, &args.set)?;
+    let stdout = Stdout::of(args.json, args.log.as_deref(), args.html.as_deref())?;
     if let Some(file) = &args.log {
         log::write(output, scenario, &settings, file, args)?;
-        if log::is_stdout(file) {
+        if stdout == Stdout::Log && args.html.is_none() {
             return Ok(Verdict::Fine);
         }
     }
     if args.runs > 1 {
-        return run_many(output, scenario, &settings, args);
+        return run_many(output, stdout, scenario, &settings, args);
     }
-    let report = only(scenario.run(&settings), &args.arm)?;
-    if let Some(file) = &args.html {
-        write_whole(file, report.page().to_string().as_bytes())?;
-    }
-    if args.json {
-        output.json(&report)?;
-    } else {
-        output.text(coloured(&report))?;
+    let report = followed(|arms| scenario.run(&settings.followed(arms)))?;
+    let report = report.only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
+    write_page(output, args.html.as_deref(), report.page())?;
+    match stdout {
+        Stdout::Json => output.json(&report)?,
+        Stdout::Text => output.text(coloured(&report))?,
+        Stdout::Log | Stdout::Page => {}
     }
     Ok(if report.passed() { Verdict::Fine } else { Verdict::Found })
 }
@@ -111,52 +77,45 @@ fn settings(scenario: &Scenario, seed: u64, set: &[String]) -> Result<Settings, 
 
 /// What could have been set.
 fn hint(scenario: &Scenario, knobs: &[Knob]) -> String {
-    let mut hint = format!("What can be set in {}, and its range:", scenario.name);
+    let mut hint = format!("What can be set in {0}, and its range (`herdproof lab list {0}`):", scenario.name);
     for Knob { name, what, default, least, most } in knobs {
         let _ = write!(hint, "\n  {name}={default}  ({least} to {most})  {what}");
     }
     hint
 }
 
-/// The report with these arms; with all, if none is named. The checks compare all.
-fn only(mut report: Report, arms: &[String]) -> Result<Report, Failure> {
-    let is_named = |asked: &String| report.arms.iter().any(|arm| arm.name.starts_with(asked.as_str()));
-    if let Some(unknown) = arms.iter().find(|asked| !is_named(asked)) {
-        let names: Vec<_> = report.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
-        return Err(Failure::Usage {
-            problem: format!("{} has no arm called {unknown:?}", report.scenario),
-            hint: format!("Its arms: {}", names.join(", ")),
-        });
+fn no_arm(unknown: &NoArm) -> Failure {
+    Failure::Usage { problem: unknown.to_string(), hint: "An arm is named by its name or the beginning of it".into() }
+}
+
+/// Writes a page where it is wanted: to a file whole, or to standard output.
+fn write_page(output: &mut Output, file: Option<&Path>, page: impl Display) -> Result<(), Failure> {
+    match file {
+        Some(file) if is_stdout(file) => output.bytes(page.to_string().as_bytes()),
+        Some(file) => write_whole(file, page.to_string().as_bytes()),
+        None => Ok(()),
     }
-    report.arms.retain(|arm| is_wanted(arm, arms));
-    Ok(report)
 }
 
-fn is_wanted(arm: &Arm, arms: &[String]) -> bool {
-    arms.is_empty() || arms.iter().any(|asked| arm.name.starts_with(asked.as_str()))
-}
-
-fn run_many(output: &mut Output, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
+fn run_many(output: &mut Output, stdout: Stdout, scenario: &Scenario, settings: &Settings, args: &RunArgs) -> Done {
     let wanted = args.runs as usize;
     let runs = watched(wanted, |watch| Runs::of(scenario, settings, wanted, watch))?;
-    let Some(first) = runs.reports().first() else {
+    let runs = runs.only(&args.arm).map_err(|unknown| no_arm(&unknown))?;
+    let Some(shown) = runs.reports().first() else {
         output.note("stopped before the first run was done");
         return Ok(Verdict::Found);
     };
-    let shown = only(first.clone(), &args.arm)?;
-    let runs = runs.only(|arm| is_wanted(arm, &args.arm));
-    if let Some(file) = &args.html {
-        write_whole(file, shown.page().to_string().as_bytes())?;
+    write_page(output, args.html.as_deref(), runs.page())?;
+    match stdout {
+        Stdout::Json => output.json(&Summary::of(&runs, shown))?,
+        Stdout::Text => output.text(medians(&runs, shown))?,
+        Stdout::Log | Stdout::Page => {}
     }
-    if args.json {
-        output.json(&Summary::of(&runs, &shown))?;
-    } else {
-        output.text(medians(&runs, &shown))?;
-    }
-    if runs.reports().len() < wanted {
+    let is_whole = runs.reports().len() == wanted;
+    if !is_whole {
         output.note(format!("stopped after {} of {wanted} runs", runs.reports().len()));
     }
-    Ok(if runs.reports().iter().all(Report::passed) { Verdict::Fine } else { Verdict::Found })
+    Ok(if is_whole && runs.reports().iter().all(Report::passed) { Verdict::Fine } else { Verdict::Found })
 }
 
 /// Many runs, for a script.
@@ -173,7 +132,7 @@ struct Summary<'a> {
 #[derive(Serialize)]
 struct ArmOver<'a> {
     name: &'a str,
-    figures: std::collections::BTreeMap<&'a str, Spread>,
+    figures: BTreeMap<&'a str, Spread>,
 }
 
 impl<'a> Summary<'a> {
@@ -198,15 +157,16 @@ fn medians(runs: &Runs, shown: &Report) -> String {
     let count = runs.reports().len();
     let parameters: Vec<String> = shown.parameters.iter().map(|p| format!("{} {}", p.name, p.value)).collect();
     let mut text = format!(
-        "{}: {}, {count} runs from seed {}\nmedians, and where they lie with 95 % confidence\n",
+        "{}: {}, {count} runs from seed {}\n{}\n",
         shown.scenario,
         parameters.join(", "),
-        shown.seed
+        shown.seed,
+        runs.about(),
     );
     for (at, arm) in shown.arms.iter().enumerate() {
         let _ = writeln!(text, "\n{}{}{}", BOLD.render(), arm.name, BOLD.render_reset());
         for figure in &arm.figures {
-            if let Some(Spread { median, low, high }) = runs.spread(at, figure.key) {
+            if let Some(Spread { median, low, high, .. }) = runs.spread(at, figure.key) {
                 let [median, low, high] = [median, low, high].map(|value| figure.value.show(value));
                 let _ = writeln!(text, "  {:<14} {median:>12}  {low} to {high}", figure.title);
             }
@@ -218,14 +178,16 @@ fn medians(runs: &Runs, shown: &Report) -> String {
         let mark = format!("{}/{}", held.held, held.runs);
         let _ = writeln!(text, "  {}{mark:>9}{}  {}", style.render(), style.render_reset(), held.what);
     }
+    let _ = writeln!(text, "\nAgain:   {}", runs.replay());
     text
 }
 
 pub(crate) fn verify(output: &mut Output, names: &[String], json: bool) -> Done {
-    let scenarios: Vec<&Scenario> = match names {
-        [] => herdproof_lab::all().iter().collect(),
-        names => names.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
-    };
+    let mut named: Vec<&Scenario> = names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
+    // Who is named twice is put to the test once.
+    let mut seen = BTreeSet::new();
+    named.retain(|scenario| seen.insert(scenario.name));
+    let scenarios = if named.is_empty() { herdproof_lab::all().iter().collect() } else { named };
     let runs = scenarios.len() * usize::try_from(SEEDS).unwrap_or(0);
     let verification = watched(runs, |watch| herdproof_lab::verify(&scenarios, watch))?;
     let failed = verification.checks.iter().filter(|check| !check.passed).count();

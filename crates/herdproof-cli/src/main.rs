@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Demo { clients, seed, json } => demo::run(&mut output, clients, seed, json),
         Command::Proxy(args) => proxy::run(&output, *args),
-        Command::Lab { command: LabCommand::List { json } } => lab::list(&mut output, json),
+        Command::Lab { command: LabCommand::List { name, json } } => lab::list(&mut output, name.as_deref(), json),
         Command::Lab { command: LabCommand::Run(args) } => lab::run(&mut output, &args),
         Command::Lab { command: LabCommand::Sweep(args) } => lab::sweep(&mut output, &args),
         Command::Lab { command: LabCommand::Table { seed, html, json } } => {

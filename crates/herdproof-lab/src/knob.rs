@@ -4,7 +4,15 @@
 //! clients?". So a scenario declares its numbers, each with what it means, its value and its range, and that declaration is what
 //! the code reads, what the report prints, and what `--set` changes.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use herdproof_proxy::settings::{parse_time, show_time};
 
@@ -52,6 +60,26 @@ pub struct Settings {
     taps: Vec<(usize, Tap)>,
     /// On how many threads arms are run; as many as there are processors, unless it is said.
     threads: Option<usize>,
+    /// Who wants to know how far it is.
+    follower: Follower,
+}
+
+/// How many of the arms of a run are done, as far as it is known how many there are. Shared with who runs it.
+#[derive(Debug, Default)]
+pub struct ArmsDone {
+    done: AtomicUsize,
+    all: AtomicUsize,
+}
+
+/// Who wants to know how far a run is, if anybody does.
+#[derive(Clone, Debug, Default)]
+struct Follower(Option<Arc<ArmsDone>>);
+
+/// The same run, whoever looks on.
+impl PartialEq for Follower {
+    fn eq(&self, _: &Follower) -> bool {
+        true
+    }
 }
 
 /// Why a knob cannot be turned like that.
@@ -116,7 +144,14 @@ pub(crate) use knobs;
 impl Settings {
     /// With nothing changed.
     pub fn new(seed: u64) -> Settings {
-        Settings { seed, changes: Vec::new(), bare: false, taps: Vec::new(), threads: None }
+        Settings {
+            seed,
+            changes: Vec::new(),
+            bare: false,
+            taps: Vec::new(),
+            threads: None,
+            follower: Follower::default(),
+        }
     }
 
     /// The same with another seed.
@@ -188,13 +223,28 @@ impl Settings {
         run: impl Fn(usize, &W) -> R + Sync,
     ) -> [R; N] {
         let places: [usize; N] = std::array::from_fn(|arm| arm);
-        let (watch, work) = (Watch::default(), |arm: &usize| run(*arm, &ways[*arm]));
+        let told = |count: fn(&ArmsDone) -> &AtomicUsize, more| {
+            self.follower.0.iter().for_each(|arms| _ = count(arms).fetch_add(more, Relaxed));
+        };
+        told(|arms| &arms.all, N);
+        let work = |arm: &usize| {
+            let result = run(*arm, &ways[*arm]);
+            told(|arms| &arms.done, 1);
+            result
+        };
+        let watch = Watch::default();
         let results = match self.threads {
             Some(threads) => watch.each_beside(Busy::forced(threads.saturating_sub(1)), &places, work),
             None => watch.each(&places, work),
         };
         let mut results = results.into_iter().flatten();
         std::array::from_fn(|_| results.next().expect("nobody stops it"))
+    }
+
+    /// The same for a run that somebody follows.
+    #[must_use]
+    pub fn followed(&self, by: &Arc<ArmsDone>) -> Settings {
+        Settings { follower: Follower(Some(Arc::clone(by))), ..self.clone() }
     }
 
     /// The same for a run whose arms are spread over so many threads.
@@ -220,6 +270,13 @@ impl Settings {
 
     fn changed(&self, name: &str) -> Option<Value> {
         self.changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| *value)
+    }
+}
+
+impl ArmsDone {
+    /// How many are done, and of how many; of none, while that is not known.
+    pub fn so_far(&self) -> (usize, usize) {
+        (self.done.load(Relaxed), self.all.load(Relaxed))
     }
 }
 
@@ -368,6 +425,16 @@ mod tests {
         assert_eq!((Knobs::of(&settings).clients, settings.is_changed()), (7, true));
         settings.set(&Knobs::all(), "clients=100").unwrap();
         assert!(!settings.is_changed());
+    }
+
+    #[test]
+    fn who_follows_a_run_hears_of_every_arm() {
+        let arms = Arc::new(ArmsDone::default());
+        let settings = Settings::new(1).on_threads(1).followed(&arms);
+        assert_eq!(arms.so_far(), (0, 0));
+        let seen = settings.arms(&["a", "b", "c"], |_, _| arms.so_far());
+        assert_eq!((seen, arms.so_far()), ([(0, 3), (1, 3), (2, 3)], (3, 3)));
+        assert_eq!(settings, Settings::new(1).on_threads(1), "it is the same run");
     }
 
     #[test]

@@ -22,7 +22,12 @@ use herdproof_proxy::access::iso;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::{knob::Settings, report::Arm, scenario::Scenario};
+use crate::{
+    knob::Settings,
+    named::{NoArm, listed, named},
+    report::Arm,
+    scenario::Scenario,
+};
 
 /// The requests of one arm, in the order of their arrival.
 #[derive(Clone, Debug)]
@@ -54,11 +59,13 @@ pub enum NoLog {
     /// Nothing arrives anywhere in this scenario that one would call a request.
     NoRequests(&'static str),
     /// There is no such arm.
-    NoArm {
+    NoArm(NoArm),
+    /// There are several, and a log is of one.
+    Several {
         /// What was asked for.
         asked: String,
-        /// Those that there are.
-        known: Vec<&'static str>,
+        /// Those that it may mean.
+        meant: Vec<&'static str>,
     },
 }
 
@@ -224,9 +231,14 @@ impl Log {
     pub fn of(scenario: &Scenario, settings: &Settings, arm: Option<&str>) -> Result<Log, NoLog> {
         let place = arm.map_or(Ok(0), |asked| {
             let arms: Vec<Arm> = scenario.run(&settings.bare()).arms;
-            let known = arms.iter().map(|arm| arm.name);
-            let named = known.clone().position(|name| name.starts_with(asked));
-            named.ok_or_else(|| NoLog::NoArm { asked: asked.to_owned(), known: known.collect() })
+            let known: Vec<&'static str> = arms.iter().map(|arm| arm.name).collect();
+            match &named(scenario.name, &known, asked).map_err(NoLog::NoArm)?[..] {
+                [one] => Ok(*one),
+                several => Err(NoLog::Several {
+                    asked: asked.to_owned(),
+                    meant: several.iter().map(|place| known[*place]).collect(),
+                }),
+            }
         })?;
         let tap = Tap::open();
         let arms = scenario.run(&settings.bare().listening(vec![(place, tap.clone())])).arms;
@@ -282,9 +294,9 @@ impl fmt::Display for NoLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoLog::NoRequests(scenario) => write!(f, "{scenario} has no log: there are no requests in it"),
-            NoLog::NoArm { asked, known } => {
-                let known: Vec<_> = known.iter().map(|name| format!("{name:?}")).collect();
-                write!(f, "there is no arm called {asked:?}; the arms are {}", known.join(", "))
+            NoLog::NoArm(unknown) => unknown.fmt(f),
+            NoLog::Several { asked, meant } => {
+                write!(f, "a log is of one arm, and {asked:?} may be any of {}", listed(meant))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     knob::Settings,
+    named::named,
     report::{Measured, Report},
     runs::Watch,
     scenario::find,
@@ -44,7 +45,9 @@ impl Look {
 
     /// What is there; nothing if an arm, a figure or a parameter is not called that.
     pub(crate) fn seen(&self, seed: u64, reports: &Reports) -> Option<Seen> {
-        let arm = reports.get(&(self.scenario, self.set))?.arms.iter().find(|arm| arm.name.starts_with(self.arm))?;
+        let arms = &reports.get(&(self.scenario, self.set))?.arms;
+        let known: Vec<&'static str> = arms.iter().map(|arm| arm.name).collect();
+        let arm = arms.get(*named(self.scenario, &known, self.arm).ok()?.first()?)?;
         let value = arm.figures.iter().find(|figure| figure.key == self.figure)?.value;
         let set = self.set.map(|set| format!(" --set {set}")).unwrap_or_default();
         let again = format!("herdproof lab run {}{set} --seed {seed}", self.scenario);

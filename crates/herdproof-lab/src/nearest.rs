@@ -5,10 +5,11 @@
 pub(crate) fn nearest(asked: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let asked = asked.to_lowercase();
     known
-        .map(|known| (closeness(known, &asked), known))
-        .filter(|((common, longer), known)| common * 2 >= *longer || (!asked.is_empty() && known.contains(&asked)))
-        .max_by(|((a, of_a), _), ((b, of_b), _)| (a * of_b).cmp(&(b * of_a)))
-        .map(|(_, known)| known)
+        .map(|known| (known.to_lowercase(), known))
+        .map(|(small, known)| (closeness(&small, &asked), !asked.is_empty() && small.contains(&asked), known))
+        .filter(|((common, longer), is_part, _)| common * 2 >= *longer || *is_part)
+        .max_by(|((a, of_a), ..), ((b, of_b), ..)| (a * of_b).cmp(&(b * of_a)))
+        .map(|(.., known)| known)
 }
 
 /// How many letters two names share in order, and how many the longer one has.

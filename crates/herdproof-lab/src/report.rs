@@ -13,7 +13,10 @@ use std::{
 
 use serde::Serialize;
 
-use crate::timeline::{Shape, Timeline};
+use crate::{
+    named::{self, NoArm, named},
+    timeline::{Shape, Timeline},
+};
 
 /// A time in a sentence is written as it is set.
 pub(crate) use herdproof_proxy::settings::show_time as say;
@@ -47,6 +50,9 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// The result in a sentence.
     pub summary: String,
+    /// Which arms were asked for; all, if none was.
+    #[serde(skip)]
+    pub(crate) asked: Vec<&'static str>,
 }
 
 /// A number that was put in.
@@ -198,6 +204,21 @@ impl Report {
         !self.changed.is_empty()
     }
 
+    /// The report with the arms that are meant by these names; with all, if there are none. The checks compare all.
+    pub fn only(mut self, asked: &[impl AsRef<str>]) -> Result<Report, NoArm> {
+        let known: Vec<&'static str> = self.arms.iter().map(|arm| arm.name).collect();
+        let mut places = Vec::new();
+        for asked in asked {
+            places.extend(named(self.scenario, &known, asked.as_ref())?);
+        }
+        if !asked.is_empty() {
+            let mut place = 0..;
+            self.arms.retain(|_| place.next().is_some_and(|place| places.contains(&place)));
+            self.asked = self.arms.iter().map(|arm| arm.name).collect();
+        }
+        Ok(self)
+    }
+
     /// It as a page of its own: one file that needs nothing else.
     pub fn page(&self) -> Page<'_> {
         Page(self)
@@ -206,7 +227,8 @@ impl Report {
     /// The command that gives this report again.
     pub fn replay(&self) -> String {
         let set = self.changed.iter().flat_map(|set| [" --set ", set]).collect::<String>();
-        format!("herdproof lab run {}{set} --seed {}", self.scenario, self.seed)
+        let arms: String = self.asked.iter().map(|name| named::flag(name)).collect();
+        format!("herdproof lab run {}{set}{arms} --seed {}", self.scenario, self.seed)
     }
 
     /// Each arm's lanes in so many columns; those of steps are as wide as they come out.

@@ -4,6 +4,8 @@
 //! spread over the processors, and the arms of a run too where processors are left; each arm is whole on one thread, and the order
 //! is that of the seeds and arms whoever was first.
 
+mod page;
+
 use std::{
     panic::resume_unwind,
     sync::atomic::{
@@ -18,9 +20,12 @@ use serde::Serialize;
 
 use crate::{
     knob::Settings,
-    report::{Arm, Report, Source},
+    named::NoArm,
+    report::{Report, Source},
     scenario::Scenario,
 };
+
+pub use page::RunsPage;
 
 /// Follows many runs, and may end them early. Shared with who runs them.
 #[derive(Debug, Default)]
@@ -38,11 +43,16 @@ pub struct Runs(Vec<Report>);
 pub struct Spread {
     /// Half of the runs gave no more.
     pub median: f64,
-    /// Where the median lies with 95 % confidence, from here.
+    /// Where the median lies with this confidence, from here.
     pub low: f64,
     /// To here.
     pub high: f64,
+    /// How sure that is, from 0 to 1: at least [`SURE`] from six runs on; with fewer there is nothing beyond the values to go to.
+    pub confidence: f64,
 }
+
+/// How sure an interval is to be.
+pub const SURE: f64 = 0.95;
 
 /// A claim over several runs.
 #[derive(Clone, Debug, Serialize)]
@@ -167,11 +177,26 @@ impl Runs {
         Spread::of(self.0.iter().filter_map(of).collect())
     }
 
-    /// The same without the arms that are not wanted.
-    #[must_use]
-    pub fn only(mut self, is_wanted: impl Fn(&Arm) -> bool) -> Runs {
-        self.0.iter_mut().for_each(|report| report.arms.retain(&is_wanted));
-        self
+    /// What is given of each figure, and how sure it is.
+    pub fn about(&self) -> String {
+        let (_, sure) = interval(self.0.len());
+        let [sure, wanted] = [sure, SURE].map(|share| 100.0 * share);
+        if sure >= wanted {
+            return format!("medians, and where they lie with {wanted} % confidence");
+        }
+        let all = "medians, and the least and the most of all runs";
+        format!("{all}: where they lie with {sure} % confidence only, as {wanted} % takes six runs")
+    }
+
+    /// The command that gives the same again.
+    pub fn replay(&self) -> String {
+        let first = self.0.first().map(Report::replay).unwrap_or_default();
+        if self.0.len() > 1 { format!("{first} --runs {}", self.0.len()) } else { first }
+    }
+
+    /// The same with the arms that are meant by these names; with all, if there are none.
+    pub fn only(self, asked: &[impl AsRef<str>]) -> Result<Runs, NoArm> {
+        self.0.into_iter().map(|report| report.only(asked)).collect::<Result<_, _>>().map(Runs)
     }
 
     /// Each claim, and in how many runs it held.
@@ -202,16 +227,31 @@ impl Spread {
         values.sort_unstable_by(f64::total_cmp);
         let n = values.len();
         let middle = (values.get(n.checked_sub(1)? / 2)? + values.get(n / 2)?) / 2.0;
-        // Half of 5 % is the chance that no more than so many tosses of n are heads.
-        let (mut below, mut chance, mut rank) = (0.0, 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0);
-        while below + chance <= 0.025 && rank < n / 2 {
-            below += chance;
-            rank += 1;
-            chance *= (n - rank + 1) as f64 / rank as f64;
-        }
-        let outer = rank.saturating_sub(1);
-        Some(Spread { median: middle, low: *values.get(outer)?, high: *values.get(n - 1 - outer)? })
+        let (outer, confidence) = interval(n);
+        Some(Spread { median: middle, low: *values.get(outer)?, high: *values.get(n - 1 - outer)?, confidence })
     }
+}
+
+/// How many of so many values are outside the interval on each side, and how sure it is.
+fn interval(n: usize) -> (usize, f64) {
+    // How likely so many heads are, compared with the likeliest number of them: the chances themselves are too small for a float.
+    let mut likely = vec![1.0];
+    for heads in (1..=n / 2).rev() {
+        let last = likely[likely.len() - 1];
+        likely.push(last * heads as f64 / (n - heads + 1) as f64);
+    }
+    likely.reverse();
+    let half: f64 = likely.iter().sum();
+    let all = if n.is_multiple_of(2) { 2.0 * half - 1.0 } else { 2.0 * half };
+    let sure = |below: f64| 1.0 - 2.0 * below / all;
+    // All of the values, as long as nothing else is sure enough.
+    let (mut below, mut outer) = (likely[0], 0);
+    while let Some(chance) = likely.get(outer + 1).filter(|chance| sure(below + **chance) >= SURE) {
+        below += chance;
+        outer += 1;
+    }
+    // To as many digits as anybody reads.
+    (outer, (sure(below).max(0.0) * 1e4).round() / 1e4)
 }
 
 #[cfg(test)]
@@ -219,7 +259,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{find, report::Figure, timeline::Timeline};
+    use crate::{
+        find,
+        report::{Arm, Figure},
+        timeline::Timeline,
+    };
 
     const SEC: Duration = Duration::from_secs(1);
 
@@ -232,7 +276,21 @@ mod tests {
             assert_eq!((spread.low, spread.high, spread.median), (low, high, f64::from(n + 1) / 2.0), "{n} values");
         }
         assert_eq!(Spread::of(vec![]), None);
-        assert_eq!(Spread::of(vec![3.0]), Some(Spread { median: 3.0, low: 3.0, high: 3.0 }));
+        assert_eq!(Spread::of(vec![3.0]), Some(Spread { median: 3.0, low: 3.0, high: 3.0, confidence: 0.0 }));
+    }
+
+    #[test]
+    fn too_few_runs_are_not_called_sure() {
+        let sure = |n: u32| Spread::of((0..n).map(f64::from).collect()).unwrap().confidence.to_string();
+        assert_eq!([1, 2, 3, 5, 6, 30].map(sure), ["0", "0.5", "0.75", "0.9375", "0.9688", "0.9572"]);
+    }
+
+    /// Beyond a thousand tosses, the chance that all are heads is less than the least number there is.
+    #[test]
+    fn many_runs_do_not_shrink_the_interval_to_its_middle() {
+        // By Gauss, 2500 less 1.96 times half of the root of 5000: 2430.7.
+        let (outer, sure) = interval(5_000);
+        assert!((2_425..=2_435).contains(&outer) && (0.95..0.953).contains(&sure), "{outer} {sure}");
     }
 
     #[test]
@@ -245,11 +303,28 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_many_runs_is_not_that_of_the_first() {
+        let mut settings = Settings::new(7);
+        let scenario = find("retry-wall").unwrap();
+        settings.set(&scenario.knobs(), "clients=3").unwrap();
+        let runs = Runs::of(scenario, &settings, 6, &Watch::default()).only(&["backoff +"]).unwrap();
+        let page = runs.page().to_string();
+        let end = runs.spread(0, "end_ms").unwrap();
+        assert!(end.low < end.high);
+        let cell =
+            format!(">{:.1} ms<br><span class=\"soft\">{:.1} ms to {:.1} ms</span>", end.median, end.low, end.high);
+        assert!(page.contains(&cell), "no {cell} in {page}");
+        assert!(page.contains("with 95 % confidence") && page.contains("6 of 6</td>"), "{page}");
+        assert!(page.contains("--set clients=3 --arm &quot;backoff + full jitter&quot; --seed 7 --runs 6<"), "{page}");
+        assert_eq!(page.matches("<h1>").count(), 1);
+    }
+
+    #[test]
     fn two_arms_of_one_name_are_two() {
         let arm = |calls| Arm::new("... with jitter", vec![Figure::count("calls", "calls", calls)], Timeline::new(SEC));
         let other = Arm::new("naive", vec![], Timeline::new(SEC));
         let report = Report { arms: vec![other, arm(1), arm(5)], ..Report::default() };
-        let runs = Runs(vec![report]).only(|arm| arm.name.starts_with("..."));
+        let runs = Runs(vec![report]).only(&["..."]).unwrap();
         let median = |arm| runs.spread(arm, "calls").map(|spread| spread.median.to_string());
         assert_eq!([median(0), median(1), median(2)], [Some("1".into()), Some("5".into()), None]);
     }

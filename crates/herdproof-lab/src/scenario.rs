@@ -167,7 +167,7 @@ impl Error for UnknownScenario {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{knob::Value, runs::Watch};
+    use crate::{knob::Value, named::named, runs::Watch};
 
     #[test]
     fn names_are_unique_and_all_can_be_found() {
@@ -176,17 +176,17 @@ mod tests {
         assert!(all().iter().all(|scenario| find(scenario.name).is_ok()));
     }
 
-    /// An arm is named by the beginning of its name: the first that begins like that is meant.
+    /// An arm is named by its name or the beginning of it.
     #[test]
     fn every_arm_can_be_named() {
         let scenarios: Vec<&Scenario> = all().iter().collect();
         let others = Watch::default().each(&scenarios, |scenario| {
             let arms = scenario.run(&Settings::new(1).bare()).arms;
-            let is_another = |(place, name): &(usize, &'static str)| {
-                arms.iter().position(|arm| arm.name.starts_with(name)) != Some(*place)
-            };
-            let names = arms.iter().map(|arm| arm.name).enumerate();
-            names.filter(is_another).map(|(_, name)| (scenario.name, name)).collect::<Vec<_>>()
+            let known: Vec<&'static str> = arms.iter().map(|arm| arm.name).collect();
+            let is_another =
+                |(place, name): &(usize, &&str)| named(scenario.name, &known, name).ok() != Some(vec![*place]);
+            let names = known.iter().enumerate();
+            names.filter(is_another).map(|(_, name)| (scenario.name, *name)).collect::<Vec<_>>()
         });
         let others: Vec<_> = others.into_iter().flatten().flatten().collect();
         assert!(others.is_empty(), "by these names another arm is meant: {others:?}");

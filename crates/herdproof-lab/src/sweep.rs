@@ -25,6 +25,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     knob::{BadSetting, Knob, Settings, Value},
+    named::{self, NoArm, named},
     nearest::nearest,
     report::{Arm, Figure},
     runs::{Spread, Watch},
@@ -326,13 +327,10 @@ impl Sweep {
 }
 
 fn find_arm<'a>(scenario: &Scenario, arms: &'a [Arm], asked: Option<&str>) -> Result<(usize, &'a Arm), BadSweep> {
-    let named = |asked: &str| arms.iter().position(|arm| arm.name.starts_with(asked));
-    let at = asked.map_or(Some(0), named);
-    at.and_then(|at| arms.get(at).map(|arm| (at, arm))).ok_or_else(|| BadSweep::NoArm {
-        scenario: scenario.name,
-        asked: asked.unwrap_or_default().to_owned(),
-        known: arms.iter().map(|arm| arm.name).collect(),
-    })
+    let known: Vec<&'static str> = arms.iter().map(|arm| arm.name).collect();
+    let places = asked.map_or(Ok(vec![0]), |asked| named(scenario.name, &known, asked)).map_err(BadSweep::NoArm)?;
+    let first = places.first().and_then(|at| arms.get(*at).map(|arm| (*at, arm)));
+    first.ok_or_else(|| BadSweep::NoArm(NoArm { scenario: scenario.name, asked: String::new(), known }))
 }
 
 fn find_figure(arm: &Arm, asked: Option<&str>) -> Result<Figure, BadSweep> {
@@ -380,8 +378,12 @@ impl Map {
         let set: String = self.set.iter().flat_map(|set| [" --set ", set]).collect();
         let runs = if self.runs > 1 { format!(" --runs {}", self.runs) } else { String::new() };
         format!(
-            "herdproof lab sweep {} --x {}{y}{set} --arm \"{}\" --of {} --seed {}{runs}",
-            self.scenario, self.x.said, self.arm, self.figure.key, self.seed
+            "herdproof lab sweep {} --x {}{y}{set}{} --of {} --seed {}{runs}",
+            self.scenario,
+            self.x.said,
+            named::flag(self.arm),
+            self.figure.key,
+            self.seed
         )
     }
 }

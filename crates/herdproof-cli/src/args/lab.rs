@@ -4,18 +4,23 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::number::{seed, whole};
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
-    /// List the scenarios
+    /// List the scenarios, or what can be set in one
+    #[command(after_help = "Example: herdproof lab list\nExample: herdproof lab list retry-wall")]
     List {
+        /// Which scenario; its parameters are listed, with what each is by default and its range
+        name: Option<String>,
         /// As one line of JSON
         #[arg(long)]
         json: bool,
     },
     /// Run a scenario: every arm on the same seed, then the checks
     #[command(after_help = "The same seed gives the same bytes, on every machine.\n\
-        Exit code 1 says that a check failed. Checks are about the parameters as they are: with --set they\n\
-        are shown, and none fails.\n\n\
+        Exit code 1 says that a check failed, or that ctrl-c left runs out. Checks are about the parameters as\n\
+        they are: with --set they are shown, and none fails.\n\n\
         --log writes what the origin sees of one arm (--arm, else the first), a line of JSON for each request:\n\
         the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, cron and others, or null\n\
         for users who come by themselves) and \"wave\", from 0. Only election has none: nobody calls there.\n\n\
@@ -46,9 +51,9 @@ pub(crate) enum LabCommand {
     )]
     Table {
         /// What everything random follows from
-        #[arg(long, default_value_t = 42)]
+        #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
         seed: u64,
-        /// Also write the table as a page of its own to this file
+        /// Also write the table as a page of its own to this file, or `-` for standard output
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
         /// As one line of JSON
@@ -69,7 +74,7 @@ pub(crate) enum LabCommand {
         #[arg(value_name = "N|all")]
         which: Option<String>,
         /// What everything random follows from
-        #[arg(long, default_value_t = 42)]
+        #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
         seed: u64,
     },
     /// Put every claim to the test: all scenarios on 20 seeds
@@ -101,15 +106,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
     /// What everything random follows from
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
     /// Run it on so many seeds, and give medians with their 95 % intervals
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole::<u32>(1, 100_000))]
     pub(crate) runs: u32,
     /// Also write the requests of one arm as an access log with truth labels to this file, or `-` for standard output
     #[arg(long, value_name = "FILE", conflicts_with = "runs")]
     pub(crate) log: Option<PathBuf>,
-    /// Also write the report as a page of its own, with pictures, to this file
+    /// Also write the report as a page of its own, with pictures, to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// As one line of JSON
@@ -137,12 +142,12 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
     /// What everything random follows from
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = 42, allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
     /// Run each cell on so many seeds, and show the median
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole::<u32>(1, 10_000))]
     pub(crate) runs: u32,
-    /// Also write the map as a page of its own to this file
+    /// Also write the map as a page of its own to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// As one line of JSON

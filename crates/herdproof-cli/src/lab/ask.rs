@@ -13,6 +13,9 @@ use crate::{
     output::{Failure, Output},
 };
 
+/// How many letters of a wrong answer are repeated.
+const ECHOED: usize = 40;
+
 /// What somebody says to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
@@ -54,6 +57,9 @@ pub(crate) fn ask(output: &mut Output, which: Option<&str>, seed: u64) -> Done {
         output.text(answered(question, said, &answer))?;
     }
     let Score { predicted, right } = score;
+    if predicted == 0 {
+        return Ok(Verdict::Fine);
+    }
     output.text(format_args!("\n{}{right} of {predicted} predicted right{}\n", BOLD.render(), BOLD.render_reset()))?;
     Ok(Verdict::Fine)
 }
@@ -109,13 +115,15 @@ fn predicted(
         if talking {
             output.prompt(format_args!("a to {last}, Enter to see, q to end: "))?;
         }
-        let mut line = String::new();
-        if lines.read_line(&mut line).map_err(stdin)? == 0 {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).map_err(stdin)? == 0 {
             return Ok(None);
         }
+        // What is not text is no answer either.
+        let line = String::from_utf8_lossy(&line);
         match understood(&line, question.answers.len()) {
             Some(said) => return Ok(Some(said)),
-            None => output.note(format!("{:?} is none of a to {last}; Enter shows the answer, q ends", line.trim())),
+            None => output.note(format!("{:?} is none of a to {last}; Enter shows the answer, q ends", brief(&line))),
         }
     }
 }
@@ -125,6 +133,15 @@ fn understood(line: &str, answers: usize) -> Option<Said> {
         "" => Some(Said::Show),
         "q" | "quit" => Some(Said::Quit),
         said => (0..answers).find(|at| said == Question::letter(*at).to_string()).map(Said::Predicted),
+    }
+}
+
+/// As much of what was said as it takes to know it again.
+fn brief(line: &str) -> String {
+    let line = line.trim();
+    match line.char_indices().nth(ECHOED) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
     }
 }
 

@@ -4,15 +4,11 @@ use std::path::Path;
 
 use herdproof_lab::{Log, NoLog, Scenario, Settings};
 
+use super::{no_arm, stdout::is_stdout};
 use crate::{
     args::RunArgs,
     output::{Failure, Output, write_whole},
 };
-
-/// Whether this is not a file but standard output.
-pub(super) fn is_stdout(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
 
 /// Runs the arm once more, listens to it, and writes the lines: all of them or none.
 pub(super) fn write(
@@ -26,15 +22,10 @@ pub(super) fn write(
     if args.arm.len() > 1 {
         return Err(usage("a log is of one arm, and several were named".into(), "Take one: --log FILE --arm ARM"));
     }
-    if is_stdout(file) && args.json {
-        return Err(usage(
-            "the report and the log cannot both be on standard output".into(),
-            "Write the log to a file, or leave out --json",
-        ));
-    }
     let log = Log::of(scenario, settings, args.arm.first().map(String::as_str)).map_err(|none| match none {
         NoLog::NoRequests(_) => usage(none.to_string(), "Every other scenario has one: herdproof lab list"),
-        NoLog::NoArm { .. } => usage(none.to_string(), "An arm is named by the beginning of its name"),
+        NoLog::NoArm(unknown) => no_arm(&unknown),
+        NoLog::Several { .. } => usage(none.to_string(), "Take one: --log FILE --arm ARM"),
     })?;
     let mut bytes = Vec::new();
     for line in log.lines() {

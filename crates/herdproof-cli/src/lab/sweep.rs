@@ -3,17 +3,18 @@
 use anstyle::{Ansi256Color, Color, Style};
 use herdproof_lab::{Axis, BadSweep, Paint, Scenario, Suggestion, Sweep};
 
-use super::{find, hint, settings, watched::watched};
+use super::{find, hint, settings, stdout::Stdout, watched::watched, write_page};
 use crate::{
     Done, Verdict,
     args::SweepArgs,
-    output::{Failure, Output, write_whole},
+    output::{Failure, Output},
 };
 
 /// From the least to the most: dark blue, over green, to yellow, which is told apart with any eyes.
 const RAMP: [u8; 9] = [17, 18, 24, 30, 36, 71, 113, 185, 226];
 
 pub(crate) fn sweep(output: &mut Output, args: &SweepArgs) -> Done {
+    let stdout = Stdout::of(args.json, None, args.html.as_deref())?;
     let scenario = find(&args.name)?;
     let settings = settings(scenario, args.seed, &args.set)?;
     let knobs = scenario.knobs();
@@ -28,14 +29,11 @@ pub(crate) fn sweep(output: &mut Output, args: &SweepArgs) -> Done {
     let sweep = Sweep::new(scenario, &settings, x, y, arm, of).map_err(usage)?;
     let runs = args.runs as usize;
     let (map, stopped) = watched(sweep.cells() * runs, |watch| (sweep.run(runs, watch), watch.is_stopped()))?;
-    if let Some(file) = &args.html {
-        write_whole(file, map.page().to_string().as_bytes())?;
-    }
-    if args.json {
-        output.json(&map)?;
-    } else {
-        let paint = output.is_coloured().then_some(painted as Paint);
-        output.text(map.text(paint))?;
+    write_page(output, args.html.as_deref(), map.page())?;
+    match stdout {
+        Stdout::Json => output.json(&map)?,
+        Stdout::Text => output.text(map.text(output.is_coloured().then_some(painted as Paint)))?,
+        Stdout::Log | Stdout::Page => {}
     }
     if stopped {
         let missing = map.cells.iter().flatten().filter(|cell| cell.is_none()).count();

@@ -2,24 +2,20 @@
 
 use std::path::Path;
 
-use super::watched::watched;
-use crate::{
-    Done, Verdict,
-    output::{Output, write_whole},
-};
+use super::{stdout::Stdout, watched::watched, write_page};
+use crate::{Done, Verdict, output::Output};
 
 pub(crate) fn table(output: &mut Output, seed: u64, html: Option<&Path>, json: bool) -> Done {
+    let stdout = Stdout::of(json, None, html)?;
     let Some(table) = watched(herdproof_lab::table_runs(), |watch| herdproof_lab::table(seed, watch))? else {
         output.note("stopped before every cell was measured");
         return Ok(Verdict::Found);
     };
-    if let Some(file) = html {
-        write_whole(file, table.page().to_string().as_bytes())?;
-    }
-    if json {
-        output.json(&table)?;
-    } else {
-        output.text(table)?;
+    write_page(output, html, table.page())?;
+    match stdout {
+        Stdout::Json => output.json(&table)?,
+        Stdout::Text => output.text(table)?,
+        Stdout::Log | Stdout::Page => {}
     }
     Ok(Verdict::Fine)
 }

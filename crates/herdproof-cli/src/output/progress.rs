@@ -22,20 +22,25 @@ pub(crate) struct Progress {
 #[derive(Default)]
 struct Line {
     what: String,
-    until: Tick,
+    until: Option<Tick>,
 }
 
 impl Progress {
     /// Begins drawing, inside a runtime.
     pub(crate) fn start(env: &Env) -> Progress {
         let line = Arc::new(Mutex::new(Line::default()));
-        let drawing = io::stderr().is_terminal().then(|| env.spawn(draw(env.clone(), Arc::clone(&line))));
+        let drawing = Progress::is_seen().then(|| env.spawn(draw(env.clone(), Arc::clone(&line))));
         Progress { env: env.clone(), line, drawing }
     }
 
-    /// This is going on now, and will be for about as long.
-    pub(crate) fn now(&self, what: String, expected: Duration) {
-        *self.line.lock() = Line { what, until: self.env.now() + expected };
+    /// Whether there is anybody to see it.
+    pub(crate) fn is_seen() -> bool {
+        io::stderr().is_terminal()
+    }
+
+    /// This is going on now, and will be for about as long, if that is known.
+    pub(crate) fn now(&self, what: String, expected: impl Into<Option<Duration>>) {
+        *self.line.lock() = Line { what, until: expected.into().map(|expected| self.env.now() + expected) };
     }
 }
 
@@ -56,8 +61,8 @@ async fn draw(env: Env, line: Arc<Mutex<Line>>) {
         {
             let line = line.lock();
             if !line.what.is_empty() {
-                let left = (line.until - env.now()).as_secs_f64();
-                write!(io::stderr(), "{ERASE}{}, about {left:.1} s left", line.what).ok();
+                let left = line.until.map(|until| format!(", about {:.1} s left", (until - env.now()).as_secs_f64()));
+                write!(io::stderr(), "{ERASE}{}{}", line.what, left.unwrap_or_default()).ok();
             }
         }
         env.sleep(EVERY).await;

@@ -12,6 +12,17 @@ fn the_catalogue_names_every_scenario() {
 }
 
 #[test]
+fn what_can_be_set_is_found_without_a_mistake() {
+    insta::assert_snapshot!(printed(&["lab", "list", "retry-wall"]));
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&["lab", "list", "retry-wall", "--json"])).expect("it is JSON");
+    assert_eq!((&json["name"], &json["parameters"][0]["name"]), (&"retry-wall".into(), &"clients".into()));
+    assert_eq!(output(&["lab", "list", "quicksort"]).status.code(), Some(2));
+    let wrong = stderr(&output(&[&RUN[..], &["--set", "speed=1"]].concat()));
+    assert!(wrong.contains("herdproof lab list retry-wall"), "{wrong}");
+}
+
+#[test]
 fn the_report_shows_a_wall_spikes_and_a_curve() {
     insta::assert_snapshot!(printed(&RUN));
 }
@@ -72,15 +83,22 @@ fn what_cannot_be_set_is_told_what_can() {
         let text = stderr(&run);
         assert!(run.status.code() == Some(2) && text.contains(said) && text.contains("attempts=5"), "{text}");
     }
-    let run = output(&[&RUN[..], &["--arm", "jitter"]].concat());
-    let text = stderr(&run);
-    assert!(run.status.code() == Some(2) && text.contains("\"backoff + full jitter\""), "{text}");
+    for (arm, said) in
+        [("jitter", "\"backoff + full jitter\""), ("", "no arm called \"\""), ("BACKOFF", "mean \"backoff\"?")]
+    {
+        let run = output(&[&RUN[..], &["--arm", arm]].concat());
+        let text = stderr(&run);
+        assert!(run.status.code() == Some(2) && text.contains(said), "{text}");
+    }
 }
 
 #[test]
 fn one_arm_can_be_looked_at_alone() {
     let text = printed(&[&RUN[..], &["--arm", "backoff +"]].concat());
     assert!(text.contains("\nbackoff + full jitter ") && !text.contains("\nnaive "), "{text}");
+    let text = printed(&[&RUN[..], &["--arm", "backoff"]].concat());
+    assert!(text.contains("\nbackoff (C1) ") && !text.contains("\nbackoff + "), "{text}");
+    assert!(text.ends_with("Again:   herdproof lab run retry-wall --arm \"backoff\" --seed 42\n"), "{text}");
 }
 
 #[test]
@@ -88,10 +106,44 @@ fn many_runs_give_medians_and_say_how_often_a_claim_held() {
     let args = [&RUN[..], &["--runs", "6", "--seed", "3"]].concat();
     let text = printed(&args);
     assert!(text.contains("6 runs from seed 3") && text.contains("6/6  calls in each arm"), "{text}");
+    assert!(text.ends_with("\nAgain:   herdproof lab run retry-wall --seed 3 --runs 6\n"), "{text}");
     let json: serde_json::Value =
         serde_json::from_str(&printed(&[&args[..], &["--json"]].concat())).expect("it is JSON");
     let calls = &json["arms"][0]["figures"]["calls"];
     assert_eq!((&calls["low"], &calls["median"], &calls["high"]), (&500.0.into(), &500.0.into(), &500.0.into()));
+}
+
+#[test]
+fn two_runs_are_not_enough_to_be_sure_and_say_so() {
+    let args = [&RUN[..], &["--runs", "2"]].concat();
+    let text = printed(&args);
+    assert!(text.contains("with 50 % confidence only, as 95 % takes six runs"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&[&args[..], &["--json"]].concat())).expect("it is JSON");
+    assert_eq!(json["arms"][0]["figures"]["calls"]["confidence"], 0.5);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_that_ctrl_c_left_out_are_not_a_success() {
+    use std::process::{Command, Stdio};
+
+    let mut command = crate::run::herdproof(&[&RUN[..], &["--runs", "100000"]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let status = format!("/proc/{}/status", child.id());
+    // Until it listens to the signal, the signal would end it.
+    let listens = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        Some(u64::from_str_radix(caught.trim(), 16).ok()? & 0b10 != 0)
+    };
+    while !listens(&std::fs::read_to_string(&status).expect("it runs")).expect("it says what it listens to") {
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("there is kill");
+    assert!(sent.success());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("note: stopped"), "{}", stderr(&ended));
 }
 
 #[test]
@@ -104,7 +156,20 @@ fn claims_are_put_to_the_test_on_every_seed() {
         assert!(checks[0][key].is_string(), "{key}");
     }
     assert!(printed(&args[..4]).contains("claims hold on each of 20 seeds, 0 do not"));
+    assert_eq!(printed(&["lab", "verify", "slow-leader", "slow-leader"]), printed(&["lab", "verify", "slow-leader"]));
     assert_eq!(output(&["lab", "verify", "quicksort"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_page_on_standard_output_is_nothing_but_the_page() {
+    for runs in ["1", "2"] {
+        let page = printed(&[&RUN[..], &["--html", "-", "--runs", runs]].concat());
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+    }
+    let map = printed(&["lab", "sweep", "retry-wall", "--x", "clients=1..3:3", "--html", "-"]);
+    assert!(map.starts_with("<!doctype html>") && map.ends_with("</html>\n"), "{map}");
+    assert_eq!(output(&[&RUN[..], &["--html", "-", "--json"]].concat()).status.code(), Some(2));
+    assert!(!std::path::Path::new("-").exists());
 }
 
 #[test]

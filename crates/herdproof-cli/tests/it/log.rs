@@ -48,7 +48,9 @@ fn what_cannot_be_logged_is_a_mistake_and_writes_nothing() {
         (&["lab", "run", "election", "--log", path][..], "election has no log: there are no requests in it"),
         (&["lab", "run", "cron", "--log", path, "--arm", "noon"], "\"at :00\""),
         (&["lab", "run", "cron", "--log", path, "--arm", "at", "--arm", "own"], "a log is of one arm"),
+        (&["lab", "run", "cron", "--log", path, "--arm", "own"], "\"own slot in 10 min\", \"own slot in the hour\""),
         (&["lab", "run", "cron", "--log", "-", "--json"], "cannot both be on standard output"),
+        (&["lab", "run", "cron", "--log", path, "--html", path], "are one file"),
         (&["lab", "run", "cron", "--log", path, "--runs", "3"], "cannot be used with"),
     ] {
         let run = output(args);

@@ -68,7 +68,7 @@ impl Page<'_> {
         f.write_str("</tbody></table></div>\n")
     }
 
-    fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn pictures(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.end().max(Duration::from_nanos(1));
         let pictures = self.0.pictures_within(BARS);
         let tops = tops(&pictures);
@@ -104,7 +104,7 @@ impl Page<'_> {
     }
 
     /// What is shown of all arms at once.
-    fn plots(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn plots(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (title, about, draw) in plot::ALL {
             if let Some(Drawn { svg, bottom }) = draw(self.0, FRAME) {
                 writeln!(
@@ -144,7 +144,7 @@ impl Page<'_> {
         f.write_str("</tbody></table></div>\n")
     }
 
-    fn parameters(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn parameters(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<h2>Parameters</h2>\n<div class=\"wide\"><table><tbody>\n")?;
         for parameter in &self.0.parameters {
             writeln!(

@@ -3,7 +3,10 @@
 use std::{error::Error, fmt};
 
 use super::{MOST_CELLS, MOST_STEPS};
-use crate::knob::{BadSetting, Value};
+use crate::{
+    knob::{BadSetting, Value},
+    named::NoArm,
+};
 
 /// Why there is no such map.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,14 +36,7 @@ pub enum BadSweep {
     /// More cells than anybody can look at.
     TooMany(usize),
     /// There is no such arm.
-    NoArm {
-        /// Of which scenario.
-        scenario: &'static str,
-        /// What was asked for.
-        asked: String,
-        /// Those that there are.
-        known: Vec<&'static str>,
-    },
+    NoArm(NoArm),
     /// There is no such figure.
     NoFigure {
         /// What was asked for.
@@ -77,10 +73,7 @@ impl fmt::Display for BadSweep {
             BadSweep::TooMany(cells) => {
                 write!(f, "{cells} cells are too many: {MOST_CELLS} at most, such as 100 by 100; take fewer steps")
             }
-            BadSweep::NoArm { scenario, asked, known } => {
-                let known: Vec<_> = known.iter().map(|name| format!("{name:?}")).collect();
-                write!(f, "{scenario} has no arm called {asked:?}; its arms are {}", known.join(", "))
-            }
+            BadSweep::NoArm(unknown) => unknown.fmt(f),
             BadSweep::NoFigure { asked, nearest, known } => {
                 write!(f, "there is no figure called {asked:?}")?;
                 if let Some(nearest) = nearest {
