@@ -277,15 +277,14 @@ impl Inner {
         };
         let mut entry = Some(entry);
         let attempt = |ask: Ask, which: Which| {
-            let entry = if which == Which::First { entry.take() } else { self.stack.try_enter(&ask).ok() };
+            let entry = match (which, entry.take()) {
+                (Which::First, Some(entry)) => Ok(entry),
+                // Somebody may have taken the seat that was free a moment ago. Then the first attempt is all there is.
+                _ => self.stack.try_enter(&ask),
+            };
             async move {
-                match entry {
-                    Some(entry) => {
-                        self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)
-                    }
-                    // Somebody took the seat that was free a moment ago: there is no second attempt.
-                    None => std::future::pending().await,
-                }
+                let entry = entry.map_err(OriginError::Refused)?;
+                self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)
             }
         };
         let judge = |outcome: &Result<Answer, OriginError>| self.judge(outcome);

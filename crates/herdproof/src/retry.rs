@@ -51,8 +51,6 @@
 //! }
 //! ```
 
-#![expect(clippy::manual_async_fn, reason = "an async fn moves its arguments once more than an async block")]
-
 mod decide;
 mod failure;
 pub mod wire;
@@ -245,7 +243,7 @@ impl Retry {
         F: Future<Output = Result<T, Failure<E>>>,
         W: FnMut(Ask) -> F,
     {
-        let operation = Operation { rules: &*self.0, env, classify, ask, work, repeat };
+        let operation = Operation { rules: &self.0, env, classify, ask, work, repeat };
         Run { operation: Some(operation), step: Step::Unbegun, again: Operation::again }
     }
 }

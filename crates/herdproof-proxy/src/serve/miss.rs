@@ -12,7 +12,7 @@ use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::cache_status,
-    fill::{Answer, Failure, Fault, Kind, Landed, private_key},
+    fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
     key::AsKey,
     object::Object,
     policy::{Reason, Use, Way},
@@ -78,34 +78,9 @@ impl Core {
             drop(waiting);
             match flown {
                 Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
-                    let fits = shared
-                        .variant
-                        .as_ref()
-                        .is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
-                    if !led && !fits {
-                        // As if it had come just now: all that holds for a hit holds here.
-                        match self.hit(visit) {
-                            Ok(choice) => return visit.deliver(choice, self.env.now()),
-                            Err(again) => found = again,
-                        }
-                        continue;
+                    if let Some(served) = self.shared(visit, &shared, led).await {
+                        return served;
                     }
-                    if !led && !shared.object.has_beginning() {
-                        return self.pass(visit, Reason::TooLarge.name()).await;
-                    }
-                    if !led && !visit.class.may_have(shared.object.life.is_for_all()) {
-                        return self.pass(visit, "authorization").await;
-                    }
-                    let outcome = match (led, shared.revalidated) {
-                        (_, true) => Outcome::Revalidated,
-                        (true, false) => Outcome::Miss,
-                        (false, false) => Outcome::Joined,
-                    };
-                    let origin =
-                        if shared.revalidated { StatusCode::NOT_MODIFIED } else { shared.object.head().status() };
-                    let cache = cache_status(outcome, "", Some(origin), shared.stored);
-                    let object = Arc::clone(&shared.object);
-                    return visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now());
                 }
                 Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
                     let why = answer.why.name();
@@ -123,27 +98,50 @@ impl Core {
                     if let (Reason::Overload, Some(object)) = (answer.why, &spare) {
                         return visit.stale(object, answer.why.name(), self.env.now());
                     }
-                    // What was for a user who said so may be for all who do not: those ask again, together.
-                    if answer.for_a_user && !visit.class.has_credentials() {
-                        drop(answer);
-                        match self.hit(visit) {
-                            Ok(choice) => return visit.deliver(choice, self.env.now()),
-                            Err(again) => found = again,
-                        }
-                        continue;
-                    }
-                    let why = answer.why.name();
+                    let (why, for_a_user) = (answer.why.name(), answer.for_a_user);
                     // It may hold the origin's connection, for the one it is for.
                     drop(answer);
-                    return self.pass(visit, why).await;
+                    // What was for a user who said so may be for all who do not: those ask again, together.
+                    if !for_a_user || visit.class.has_credentials() {
+                        return self.pass(visit, why).await;
+                    }
                 }
                 Ok(Flown { value: Landed::Failed(failure), led, .. }) => {
                     return self.not_served(visit, spare.as_ref(), &failure, led);
                 }
                 Err(error) => return self.gave_up(visit, spare.as_ref(), &error),
             }
+            // As if it had come just now: all that holds for a hit holds here.
+            match self.hit(visit) {
+                Ok(choice) => return visit.deliver(choice, self.env.now()),
+                Err(again) => found = again,
+            }
         }
         self.pass(visit, "vary").await
+    }
+
+    /// Serves what has come for all who may have it; nothing if it is another variant than this request wants.
+    async fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool) -> Option<Served> {
+        let Shared { object, variant, revalidated, stored } = shared;
+        let fits = variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
+        if !led && !fits {
+            return None;
+        }
+        if !led && !object.has_beginning() {
+            return Some(self.pass(visit, Reason::TooLarge.name()).await);
+        }
+        if !led && !visit.class.may_have(object.life.is_for_all()) {
+            return Some(self.pass(visit, "authorization").await);
+        }
+        let outcome = match (led, *revalidated) {
+            (_, true) => Outcome::Revalidated,
+            (true, false) => Outcome::Miss,
+            (false, false) => Outcome::Joined,
+        };
+        let origin = if *revalidated { StatusCode::NOT_MODIFIED } else { object.head().status() };
+        let cache = cache_status(outcome, "", Some(origin), *stored);
+        let object = Arc::clone(object);
+        Some(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
     }
 
     /// A failure that is remembered for this request.
