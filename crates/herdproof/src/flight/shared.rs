@@ -208,12 +208,14 @@ impl<V: Clone, E> Shared<V, E> {
         });
         waiting.left_at = self.env.coarse();
         let was_watched = waiting.watched;
-        waiting.watched |= matches!(emptied, Some(Abandon::Finish { .. }));
+        // Where there is no runtime to watch it in, the load goes on until it ends by itself.
+        let can_watch = matches!(emptied, Some(Abandon::Finish { .. })) && self.env.can_spawn();
+        waiting.watched |= can_watch;
         drop(waiting);
         drop(waker);
         match (emptied, home) {
             (Some(Abandon::Cancel), Some(home)) => self.give_up(&*home),
-            (Some(Abandon::Finish { within }), _) if !was_watched => {
+            (Some(Abandon::Finish { within }), _) if can_watch && !was_watched => {
                 let watch = Arc::clone(self).watch(within);
                 self.env.spawn_named("flight/watch", watch).detach();
             }
