@@ -19,8 +19,8 @@ pub(crate) enum LabCommand {
     },
     /// Run a scenario: every arm on the same seed, then the checks
     #[command(after_help = "The same seed gives the same bytes, on every machine.\n\
-        Exit code 1 says that a check failed, or that ctrl-c left runs out. Checks are about the parameters as\n\
-        they are: with --set they are shown, and none fails.\n\n\
+        Exit code 1 says that a check failed, or that ctrl-c left runs out. Checks are about the\n\
+        parameters as they are: with --set they are shown, and none fails.\n\n\
         --log writes what the origin sees of one arm (--arm, else the first), a line of JSON for each request:\n\
         the fields of the proxy's access log, and what made it: \"herd\" (retry, ttl, cron and others, or null\n\
         for users who come by themselves) and \"wave\", from 0. Only election has none: nobody calls there.\n\n\

@@ -6,7 +6,7 @@ pub(super) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> 
         let number = text.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
         number
             .and_then(|number| T::try_from(number).ok())
-            .ok_or_else(|| format!("a whole number from {least} to {most}"))
+            .ok_or_else(|| format!("it takes a whole number from {least} to {most}"))
     }
 }
 
@@ -24,7 +24,7 @@ mod tests {
         let read = whole::<u32>(1, 100);
         assert_eq!((read("1"), read("100")), (Ok(1), Ok(100)));
         for text in ["0", "101", "-1", "1.5", "abc", "", "99999999999999999999"] {
-            assert_eq!(read(text), Err("a whole number from 1 to 100".into()), "{text:?}");
+            assert_eq!(read(text), Err("it takes a whole number from 1 to 100".into()), "{text:?}");
         }
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
     }

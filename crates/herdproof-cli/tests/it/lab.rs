@@ -165,6 +165,7 @@ fn a_page_on_standard_output_is_nothing_but_the_page() {
     for runs in ["1", "2"] {
         let page = printed(&[&RUN[..], &["--html", "-", "--runs", runs]].concat());
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+        assert_eq!(page.contains("<h1>retry-wall, 2 runs</h1>"), runs == "2", "{page}");
     }
     let map = printed(&["lab", "sweep", "retry-wall", "--x", "clients=1..3:3", "--html", "-"]);
     assert!(map.starts_with("<!doctype html>") && map.ends_with("</html>\n"), "{map}");
