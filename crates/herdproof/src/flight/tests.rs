@@ -926,7 +926,9 @@ fn a_load_polled_in_place_is_not_polled_by_a_thread_without_a_runtime() {
 fn who_leaves_on_a_thread_without_a_runtime_does_not_panic() {
     let group: Group<u8, u32, String> = Group::builder(&Env::system()).abandon(Abandon::Finish { within: MS }).build();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-    let flight = runtime.block_on(async { group.run(1, pending) });
+    let inside = runtime.enter();
+    let flight = group.run(1, pending);
+    drop(inside);
     drop(flight);
     assert_eq!(group.stats().in_air, 1, "the load goes on");
 }
