@@ -60,25 +60,28 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
     judge_all(&tree, &trial, &mutants)
 }
 
-/// All of them; the one of this name; or those that have the word in their name or file.
-fn chosen(mut mutants: Vec<Mutant>, arguments: &[String]) -> Result<Vec<Mutant>, Failure> {
-    let word = match arguments {
-        [] => return Ok(mutants),
-        [word] => word,
-        [_, more, ..] => return Err(Failure::Usage(format!("mutants takes one word at most, not also `{more}`"))),
-    };
-    let alone = mutants.iter().any(|mutant| mutant.name == *word);
-    let has_it = |mutant: &Mutant| {
-        if alone { mutant.name == *word } else { mutant.name.contains(word) || mutant.file.contains(word) }
-    };
-    if !mutants.iter().any(has_it) {
-        let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
-        return Err(Failure::Usage(format!(
-            "no mutant has `{word}` in its name or file; {LIST} has: {}",
-            names.join(", ")
-        )));
+/// All of them; or, for each word, the one of this name, else those that have the word in their name or file.
+fn chosen(mut mutants: Vec<Mutant>, words: &[String]) -> Result<Vec<Mutant>, Failure> {
+    if words.is_empty() {
+        return Ok(mutants);
     }
-    mutants.retain(has_it);
+    let mut wanted = BTreeSet::new();
+    for word in words {
+        let alone = mutants.iter().any(|mutant| mutant.name == *word);
+        let has_it = |mutant: &&Mutant| {
+            if alone { mutant.name == *word } else { mutant.name.contains(word) || mutant.file.contains(word) }
+        };
+        let names: Vec<_> = mutants.iter().filter(has_it).map(|mutant| mutant.name.clone()).collect();
+        if names.is_empty() {
+            let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+            return Err(Failure::Usage(format!(
+                "no mutant has `{word}` in its name or file; {LIST} has: {}",
+                names.join(", ")
+            )));
+        }
+        wanted.extend(names);
+    }
+    mutants.retain(|mutant| wanted.contains(&mutant.name));
     Ok(mutants)
 }
 
