@@ -242,10 +242,7 @@ struct Arrival<'a> {
 impl Arrival<'_> {
     async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
         let (core, job) = (self.core, self.job);
-        let variant = match &self.terms.vary {
-            Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
-            _ => None,
-        };
+        let variant = job.variant(&self.terms);
         let place = core.place(job, &self.terms, self.verdict);
         // Nobody who asks from now on for this variant finds the flight, which has another key: it is kept before it is whole.
         if self.verdict == Verdict::Shareable
@@ -311,6 +308,16 @@ impl Arrival<'_> {
     /// Whether it is fetched to its end though nobody reads it.
     fn wanted(&self) -> bool {
         self.job.kind == Kind::Refresh && self.verdict.stores()
+    }
+}
+
+impl Job {
+    /// Which answer of several it is that came with these terms.
+    fn variant(&self, terms: &Terms) -> Which {
+        match &terms.vary {
+            Vary::On(spec) => Some((spec.clone(), spec.variant(&self.headers))),
+            _ => None,
+        }
     }
 }
 
@@ -392,10 +399,7 @@ impl Core {
         let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
         self.learn(job, status, judged.verdict);
         let object = Arc::new(prior.with_head(block(status, &headers), judged.life));
-        let variant = match &judged.terms.vary {
-            Vary::On(spec) => Some((spec.clone(), spec.variant(&job.headers))),
-            _ => None,
-        };
+        let variant = job.variant(&judged.terms);
         let has_validator = judged.terms.has_validator;
         // A body that is still on its way is kept by who receives it, if it comes to its end.
         let keeps = judged.verdict.stores() && !prior.is_arriving();
@@ -415,8 +419,11 @@ impl Core {
         if let Some(why) = judged.verdict.why().filter(|_| !judged.verdict.stores()) {
             self.replaced(job, status, why);
         }
+        let Some(place) = place else {
+            landing.land_and_end(landed);
+            return;
+        };
         let linger = landing.land(landed);
-        let Some(place) = place else { return };
         match job.kind {
             Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(|| keep(place))),
             Kind::Alone if self.store.snapshot() == since => keep(place),
