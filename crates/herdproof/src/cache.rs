@@ -61,6 +61,7 @@ mod outcome;
 mod policy;
 mod prime;
 mod second;
+mod shelf;
 mod stats;
 mod sweep;
 mod tags;
@@ -189,7 +190,7 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let now = self.0.env.coarse();
-        let found = match self.0.engine.get(&engine::Sought::<Q, L>::new(key)) {
+        let found = match self.0.engine.get(key) {
             Some(Entry::Value { look_at, left, fresh, grace, load, value }) => {
                 if now < look_at && !left.is_behind() {
                     self.0.serve_fresh(key);

@@ -10,11 +10,12 @@ use std::{
 use super::{
     AnyError, Cache, Inner, Policies,
     admission::Admission,
-    engine::{Engine, Size, Weigh},
+    engine::{Engine, Size},
     hot::Sketch,
     news,
     policy::Policy,
     second::{Attached, Link, Second, Tiered},
+    shelf::Weigh,
     stats::Tally,
     sweep,
     tags::Tags,
@@ -166,7 +167,7 @@ where
     pub fn builder(env: &Env) -> CacheBuilder<K, V> {
         CacheBuilder {
             env: env.clone(),
-            size: Size { entries: 10_000, weight: 10_000, shards: 16 },
+            size: Size { entries: 10_000, weight: 10_000, shelves: 16 },
             weigh: None,
             policy: Policy::default(),
             policies: None,

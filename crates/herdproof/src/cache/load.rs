@@ -452,9 +452,10 @@ impl<V, E, F: Future<Output = Result<V, E>>> Future for Plain<F> {
 
 impl<K, V, E> Inner<K, V, E> {
     pub(super) fn count_put(&self, put: &super::engine::Put<K, V, E>) {
-        if put.evicted > 0 {
-            self.tally.evictions.fetch_add(put.evicted, Relaxed);
-            self.env.tell(&Event::CacheEvicted { entries: put.evicted });
+        let evicted = put.gone.evicted;
+        if evicted > 0 {
+            self.tally.evictions.fetch_add(evicted, Relaxed);
+            self.env.tell(&Event::CacheEvicted { entries: evicted });
         }
         if put.too_heavy {
             count(&self.tally.too_heavy);
