@@ -69,7 +69,6 @@ mod tiered;
 
 use std::{
     borrow::Borrow,
-    convert::Infallible,
     error::Error,
     fmt,
     future::Future,
@@ -94,6 +93,7 @@ pub use policy::Policy;
 pub use prime::Primed;
 use second::{Attached, Change, Second};
 pub use second::{Link, TierStats};
+use shelf::Shelf;
 pub use stats::Stats;
 use stats::{Tally, count};
 use tags::Tags;
@@ -102,7 +102,7 @@ use tiered::Ashore;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::{Group, Place},
+    flight::Place,
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -150,7 +150,6 @@ struct Inner<K, V, E> {
     policy: Policy,
     policies: Option<Policies<K>>,
     engine: Engine<K, V, E>,
-    group: Group<K, Loaded<V, E>, Infallible>,
     tags: Tags,
     limit: Option<Arc<dyn Admission>>,
     second: Option<Arc<Second<K, V>>>,
@@ -190,7 +189,8 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let now = self.0.env.coarse();
-        let found = match self.0.engine.get(key) {
+        let hash = self.0.engine.hash(key);
+        let found = match self.0.engine.get(hash, key) {
             Some(Entry::Value { look_at, left, fresh, grace, load, value }) => {
                 if now < look_at && !left.is_behind() {
                     self.0.serve_fresh(key);
@@ -200,7 +200,7 @@ where
             }
             other => other,
         };
-        Get::of_apart(self.look(key, found, load))
+        Get::of_apart(self.look(hash, key, found, load))
     }
 
     /// The value of a key, if it can be served at once, fresh or stale. Never loads.
@@ -219,7 +219,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.0.engine.get(key).and_then(|entry| self.0.servable(key, &entry));
+        let found = self.0.engine.get(self.0.engine.hash(key), key).and_then(|entry| self.0.servable(key, &entry));
         match &found {
             Some(got) if got.is_stale() => self.0.serve_stale(key, got.age()),
             Some(_) => drop(self.0.serve_fresh(key)),
@@ -235,7 +235,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let now = self.0.env.coarse();
-        let found = match self.0.engine.get(key)? {
+        let found = match self.0.engine.get(self.0.engine.hash(key), key)? {
             Entry::Value { look_at, left, fresh, value, .. } if now < look_at && !left.is_behind() => {
                 Got::fresh(value, look_at, left, fresh, now)
             }
@@ -290,10 +290,7 @@ where
     /// send everybody to the origin at one moment. For values that turned out to be wrong there is a tag on all entries,
     /// [expired](Cache::expire_tag) over as long as the origin needs for them: that reaches all tiers and all processes.
     pub fn clear(&self) {
-        self.0.group.forget_all();
         self.0.engine.clear();
-        // Those that have begun meanwhile may have started from what was there.
-        self.0.group.forget_all();
     }
 
     /// Expires all entries with this tag, each at its own moment within `smear`: then it is as if its time to live were over,
@@ -327,7 +324,7 @@ where
 
     /// Whatever is not a plain fresh value.
     #[inline(never)]
-    fn look<Q, F, L>(&self, key: &Q, found: Option<Entry<V, E>>, load: L) -> Apart<V, E>
+    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Option<Entry<V, E>>, load: L) -> Apart<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -341,7 +338,7 @@ where
                 self.refresh(key, policy, due, load);
                 Get::hit(got)
             }
-            Sight::Missing(fallback) => self.fetch(key, now, fallback, Purpose::Miss, load),
+            Sight::Missing(fallback) => self.fetch((hash, key), now, fallback, Purpose::Miss, load),
         };
         get.into_apart()
     }
@@ -353,20 +350,21 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        let begin = |place, key: K| {
-            let prior = cache.left_to_do(&key, policy.as_deref(), due)?;
+        let begin = |place, found, key: K| {
+            let prior = cache.left_to_do(&key, found, policy.as_deref(), due)?;
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
             let before = prior.as_ref().and_then(|prior| prior.prior(due.seen));
             Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior), load(before)))
         };
+        let loads = &cache.engine.loads;
         let flight = match &cache.second {
-            None => cache.group.run_if_idle(key.clone(), |place| match begin(place, key) {
+            None => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| match begin(place, found, key) {
                 Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
                 Err(loaded) => Maybe::Known { loaded: Some(loaded) },
             }),
-            Some(second) => cache.group.run_if_idle(key.clone(), |place| {
-                let (begun, second) = (begin(place, key), Arc::clone(second));
+            Some(second) => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| {
+                let (begun, second) = (begin(place, found, key), Arc::clone(second));
                 async move {
                     Ok(match begun {
                         Ok((errand, load)) => errand.run_through(second, load, &mut Ashore::Nobody).await,
@@ -381,7 +379,14 @@ where
     }
 
     /// Loads what has to be waited for, or joins whoever does.
-    fn fetch<Q, F, L>(&self, key: &Q, now: Tick, fallback: Option<Got<V>>, purpose: Purpose, load: L) -> Get<V, E>
+    fn fetch<Q, F, L>(
+        &self,
+        (hash, key): (u64, &Q),
+        now: Tick,
+        fallback: Option<Got<V>>,
+        purpose: Purpose,
+        load: L,
+    ) -> Get<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -396,19 +401,22 @@ where
         let policy = cache.own_policy(&key);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let mut led = false;
-        let begin = |place, key: K| {
+        let begin = |place, found, key: K| {
             led = true;
-            let prior = cache.left_to_do(&key, policy.as_deref(), Due { look_at: now, seen: now })?;
+            let prior = cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now })?;
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
             Ok((cache.errand(key, place, policy, purpose, now, prior), load(before)))
         };
+        let loads = &cache.engine.loads;
         let flight = match &cache.second {
-            None => cache.group.run_placed(key.clone(), |place| match begin(place, key) {
-                Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
-                Err(loaded) => Maybe::Known { loaded: Some(loaded) },
-            }),
-            Some(second) => cache.group.run_landing_placed(key.clone(), |place, landing| {
-                let (begun, second) = (begin(place, key), Arc::clone(second));
+            None => {
+                loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| match begin(place, found, key) {
+                    Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
+                    Err(loaded) => Maybe::Known { loaded: Some(loaded) },
+                })
+            }
+            Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
+                let (begun, second) = (begin(place, found, key), Arc::clone(second));
                 async move {
                     match begun {
                         Ok((errand, load)) => errand.run_landing(second, load, landing).await,
@@ -557,10 +565,7 @@ where
 
     /// Puts an entry in. A load of it that is under way fills nothing.
     fn put(&self, key: K, entry: Entry<V, E>) {
-        let forgotten = self.group.forget_held(&key);
-        let put = self.engine.put(key, entry);
-        drop(forgotten);
-        self.count_put(&put);
+        self.count_put(&self.engine.put(key, entry));
     }
 
     /// Takes an entry away. A load of it that is under way fills nothing.
@@ -569,10 +574,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let forgotten = self.group.forget_held(key);
-        let gone = self.engine.remove(key);
-        drop(forgotten);
-        drop(gone);
+        drop(self.engine.remove(key));
     }
 
     /// The times of an entry, once its tags have had their say.
@@ -587,17 +589,21 @@ where
         }
     }
 
-    /// What a load that has been given its place is to start from, unless there is nothing left to do: between the lookup and
-    /// here somebody else may have loaded the key, or changed it. So that which was found then counts no longer:
+    /// What a load that has been given its place is to start from, if this was there at that moment, unless there is nothing
+    /// left to do: between the lookup and then somebody else may have loaded the key, or changed it. So that which was found
+    /// at first counts no longer:
     ///
     /// 1. this finds an old value,
     /// 2. somebody invalidates the key; there is no load to be told,
     /// 3. the load begins, fails, and puts the old value off.
-    ///
-    /// Whoever changes a key does so while nobody can begin. What is there now was there before that, and the load is told of
-    /// it; or it is what is there after it.
-    fn left_to_do(&self, key: &K, own: Option<&Policy>, due: Due) -> Result<Option<Entry<V, E>>, Loaded<V, E>> {
-        let Some(entry) = self.engine.peek(key) else { return Ok(None) };
+    fn left_to_do(
+        &self,
+        key: &K,
+        found: Option<Entry<V, E>>,
+        own: Option<&Policy>,
+        due: Due,
+    ) -> Result<Option<Entry<V, E>>, Loaded<V, E>> {
+        let Some(entry) = found else { return Ok(None) };
         let life = self.expired_by_tag(&entry, key);
         if due.look_at < life.look_at {
             return Err(known(life, entry.into_content(), due.seen));

@@ -64,25 +64,28 @@ use berth::Spare;
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
 use load::Lead;
+pub(crate) use load::Settle;
 pub use local::LocalGroup;
 use nest::FlightId;
-use outcome::Ending;
+pub(crate) use outcome::Ending;
 pub use outcome::{FlightError, Landed};
 pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
 pub(crate) use table::Place;
-use table::{Begun, Ended, Removed, Shard, Table};
+use table::{Begun, Ended, Removed, SHARDS, Shard, Table};
 pub(crate) use ticket::{Ticket, Ticketed};
 
 use crate::{
     env::{Env, MapHasher, Tick},
     event::Event,
-    sync::MutexGuard,
+    sync::RwLockWriteGuard,
 };
 
 /// Loads in progress, one for each key; see the [module](self). Cheap to clone, and clones share.
-pub struct Group<K, V, E = Infallible>(Arc<Inner<K, V, E>>);
+///
+/// `X` is what the [cache](crate::cache) keeps under the same locks; a group by itself keeps nothing.
+pub struct Group<K, V, E = Infallible, X = ()>(Arc<Inner<K, V, E, X>>);
 
 /// How a [`Group`] is made.
 #[derive(Clone, Debug)]
@@ -93,20 +96,14 @@ pub struct GroupBuilder {
     max_followers: u32,
 }
 
-struct Inner<K, V, E> {
+struct Inner<K, V, E, X> {
     env: Env,
     hasher: MapHasher,
     abandon: Abandon,
     max_followers: u32,
-    table: Table<K, V, E>,
+    table: Table<K, V, E, X>,
     /// Itself, for the flights to find their way back.
     home: Weak<dyn Home>,
-}
-
-/// Nobody begins to load a key that was forgotten while this is there.
-#[must_use]
-pub(crate) struct Forgotten<'a, K, V, E> {
-    _shard: MutexGuard<'a, Shard<K, V, E>>,
 }
 
 /// What came of asking to be let into a flight.
@@ -142,10 +139,28 @@ impl GroupBuilder {
         V: Clone + Send + Sync + 'static,
         E: Send + Sync + 'static,
     {
+        let hasher = self.env.hasher("flight");
+        self.build_keeping(hasher, SHARDS, || ())
+    }
+
+    /// A group that keeps something for its keys, in so many parts, each under the lock of the loads of its keys.
+    pub(crate) fn build_keeping<K, V, E, X>(
+        self,
+        hasher: MapHasher,
+        parts: usize,
+        kept: impl FnMut() -> X,
+    ) -> Group<K, V, E, X>
+    where
+        K: Hash + Eq + Send + 'static,
+        V: Clone + Send + Sync + 'static,
+        E: Send + Sync + 'static,
+        X: Send + Sync + 'static,
+    {
         let GroupBuilder { env, abandon, max_followers } = self;
-        Group(Arc::new_cyclic(|home: &Weak<Inner<K, V, E>>| {
+        let table = Table::new(parts, kept);
+        Group(Arc::new_cyclic(|home: &Weak<Inner<K, V, E, X>>| {
             let home: Weak<dyn Home> = home.clone();
-            Inner { hasher: env.hasher("flight"), env, abandon, max_followers, table: Table::new(), home }
+            Inner { hasher, env, abandon, max_followers, table, home }
         }))
     }
 }
@@ -167,7 +182,15 @@ where
     pub fn new(env: &Env) -> Group<K, V, E> {
         Group::builder(env).build()
     }
+}
 
+impl<K, V, E, X> Group<K, V, E, X>
+where
+    K: Hash + Eq + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
+{
     /// Joins the load of this key, or begins it. By the time this returns, the load is under way or over; the [`Flight`]
     /// is a future of its answer.
     ///
@@ -178,8 +201,8 @@ where
         F: Future<Output = Result<V, E>> + Send + 'static,
         L: FnOnce() -> F,
     {
-        match self.0.board(key) {
-            Ok(begun) => self.lead(begun).run(load),
+        match self.0.board(self.hash(&key), key, |_, _, _| ()) {
+            Ok((begun, ())) => self.lead(begun).run(load),
             Err(flight) => flight,
         }
     }
@@ -212,23 +235,29 @@ where
         F: Future<Output = Result<(), E>> + Send + 'static,
         L: FnOnce(Landing<V, E>) -> F,
     {
-        self.run_landing_placed(key, |_, landing| load(landing))
+        self.run_landing_placed(self.hash(&key), key, |_, _, _| (), |_, (), landing| load(landing))
     }
 
-    /// As [`run_landing`](Group::run_landing), with a load that knows its place.
-    pub(crate) fn run_landing_placed<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    /// As [`run_landing`](Group::run_landing), with a load that knows its place, and what was kept when it got that.
+    pub(crate) fn run_landing_placed<R, F, L>(
+        &self,
+        hash: u64,
+        key: K,
+        look: impl FnOnce(&X, u64, &K) -> R,
+        load: L,
+    ) -> Flight<V, E>
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
-        L: FnOnce(Place, Landing<V, E>) -> F,
+        L: FnOnce(Place, R, Landing<V, E>) -> F,
     {
-        match self.0.board(key) {
-            Ok(begun) => {
+        match self.0.board(hash, key, look) {
+            Ok((begun, seen)) => {
                 let place = begun.place;
                 let mut lead = self.lead(begun);
                 let lander = lead.share();
                 let (shared, landing) = (Arc::clone(&lander.shared), Landing::new(lander));
                 let flight = lead.run(|| {
-                    let load = load(place, landing);
+                    let load = load(place, seen, landing);
                     async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }
                 });
                 if !shared.is_landed() {
@@ -251,8 +280,8 @@ where
     where
         L: FnOnce() -> Result<V, E>,
     {
-        match self.0.board(key) {
-            Ok(begun) => self.lead(begun).run_here(load).wait(),
+        match self.0.board(self.hash(&key), key, |_, _, _| ()) {
+            Ok((begun, ())) => self.lead(begun).run_here(load).wait(),
             Err(flight) => flight.wait(),
         }
     }
@@ -261,87 +290,131 @@ where
     /// the new one. False if nobody was loading it.
     pub fn forget(&self, key: &K) -> bool {
         let hash = self.0.hasher.hash_one(key);
-        self.0.table.shard(hash).forget(hash, key)
+        self.0.table.shard(hash).air().forget(hash, key)
     }
 
-    /// As [`run`](Group::run), with a load that knows its place, and can ask later whether it was forgotten.
-    pub(crate) fn run_placed<F, L>(&self, key: K, load: L) -> Flight<V, E>
+    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and which is told when it
+    /// is over whether it was forgotten.
+    #[inline(always)]
+    pub(crate) fn run_placed<R, F, L>(
+        &self,
+        hash: u64,
+        key: K,
+        look: impl FnOnce(&X, u64, &K) -> R,
+        load: L,
+    ) -> Flight<V, E>
     where
-        F: Future<Output = Result<V, E>> + Send + 'static,
-        L: FnOnce(Place) -> F,
+        F: Future + Send + 'static,
+        F::Output: Into<Ending<V, E>> + Settle<X>,
+        L: FnOnce(Place, R) -> F,
     {
-        match self.0.board(key) {
-            Ok(begun) => {
+        match self.0.board(hash, key, look) {
+            Ok((begun, seen)) => {
                 let place = begun.place;
-                self.lead(begun).run(|| load(place))
+                self.lead(begun).run(|| load(place, seen))
             }
             Err(flight) => flight,
         }
     }
 
     /// As [`run_placed`](Group::run_placed), but only if nobody loads the key.
-    pub(crate) fn run_if_idle<F, L>(&self, key: K, load: L) -> Option<Flight<V, E>>
+    pub(crate) fn run_if_idle<R, F, L>(
+        &self,
+        key: K,
+        look: impl FnOnce(&X, u64, &K) -> R,
+        load: L,
+    ) -> Option<Flight<V, E>>
     where
-        F: Future<Output = Result<V, E>> + Send + 'static,
-        L: FnOnce(Place) -> F,
+        F: Future + Send + 'static,
+        F::Output: Into<Ending<V, E>> + Settle<X>,
+        L: FnOnce(Place, R) -> F,
     {
-        let begun = self.begin_if_idle(key)?;
+        let (begun, seen) = self.begin_if_idle(key, look)?;
         let place = begun.place;
-        Some(self.lead(begun).run(|| load(place)))
+        Some(self.lead(begun).run(|| load(place, seen)))
     }
 
-    fn begin_if_idle(&self, key: K) -> Option<Begun> {
-        let hash = self.0.hasher.hash_one(&key);
+    fn begin_if_idle<R>(&self, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Option<(Begun, R)> {
+        let hash = self.hash(&key);
         let mut shard = self.0.table.shard(hash);
-        if shard.find(hash, &key).is_some() {
+        if shard.air().find(hash, &key).is_some() {
             // The lock is not held when the key is dropped, which may do anything.
             drop(shard);
             return None;
         }
-        Some(shard.begin(hash, key))
+        let seen = look(&shard.kept, hash, &key);
+        Some((shard.air().begin(hash, key), seen))
     }
 
-    /// Acts unless the flight was forgotten, and so that it cannot be forgotten meanwhile. `act` must be short, and must not
-    /// come back here.
-    pub(crate) fn unless_forgotten<R>(&self, place: Place, act: impl FnOnce() -> R) -> Option<R> {
+    /// The hash of a key, for whoever asks more than once.
+    #[inline(always)]
+    pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.0.hasher.hash_one(key)
+    }
+
+    /// Reads what is kept for the key with this hash. As with all that follow, this must be short, and must not come back here.
+    #[inline(always)]
+    pub(crate) fn read<R>(&self, hash: u64, read: impl FnOnce(&X) -> R) -> R {
+        read(&self.0.table.read(hash).kept)
+    }
+
+    /// Reads what is kept in one of the parts.
+    pub(crate) fn read_nth<R>(&self, part: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
+        self.0.table.read_nth(part).map(|shard| read(&shard.kept))
+    }
+
+    /// Changes what is kept for the key with this hash.
+    pub(crate) fn write<R>(&self, hash: u64, write: impl FnOnce(&mut X) -> R) -> R {
+        write(&mut self.0.table.shard(hash).kept)
+    }
+
+    /// As [`write`](Group::write), unless the flight was forgotten, and so that it cannot be forgotten meanwhile.
+    pub(crate) fn unless_forgotten<R>(&self, place: Place, write: impl FnOnce(&mut X) -> R) -> Option<R> {
         let mut shard = self.0.table.shard(place.hash);
-        shard.is_findable(place).then(act)
+        shard.air().is_findable(place).then(|| write(&mut shard.kept))
     }
 
-    /// As [`forget`](Group::forget), by the borrowed form of a key, and so that nobody begins anew before what this gives is
-    /// dropped. That must be soon, and nothing may come back here until then.
-    pub(crate) fn forget_held<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Forgotten<'_, K, V, E>
+    /// As [`write`](Group::write) and, at the same moment, [`forget`](Group::forget).
+    pub(crate) fn forget_and<Q, R>(&self, key: &Q, write: impl FnOnce(u64, &mut X) -> R) -> R
     where
         K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
     {
-        let hash = self.0.hasher.hash_one(key);
+        let hash = self.hash(key);
         let mut shard = self.0.table.shard(hash);
-        shard.forget(hash, key);
-        Forgotten { _shard: shard }
+        shard.air().forget(hash, key);
+        write(hash, &mut shard.kept)
     }
 
-    /// Forgets all keys.
-    pub(crate) fn forget_all(&self) {
-        self.0.table.shards().for_each(|mut shard| shard.forget_all());
+    /// Forgets all keys, and changes what is kept for them at the same moment, part by part. What comes of a part is dropped
+    /// without its lock.
+    pub(crate) fn forget_all_and<R>(&self, mut write: impl FnMut(&mut X) -> R) {
+        for mut shard in self.0.table.shards() {
+            shard.air().forget_all();
+            let gone = write(&mut shard.kept);
+            drop(shard);
+            drop(gone);
+        }
     }
 
     /// How much was shared.
     pub fn stats(&self) -> Stats {
-        self.0.table.shards().map(|shard| Stats { in_air: shard.len() as u64, ..shard.tally }).sum()
+        self.0.table.shards().map(|mut shard| shard.air().stats()).sum()
     }
 
     #[inline]
-    fn lead(&self, begun: Begun) -> Lead<'_, K, V, E> {
+    fn lead(&self, begun: Begun) -> Lead<'_, K, V, E, X> {
         self.0.env.tell(&Event::Load);
         Lead::new(&self.0, begun)
     }
 }
 
-impl<K, V, E> Inner<K, V, E>
+impl<K, V, E, X> Inner<K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     fn id(&self, place: Place) -> FlightId {
         FlightId { group: std::ptr::from_ref(self).addr(), number: place.number }
@@ -349,11 +422,13 @@ where
 
     /// A flight to lead, or a seat in one that is under way.
     #[inline(always)]
-    fn board(&self, key: K) -> Result<Begun, Flight<V, E>> {
-        let hash = self.hasher.hash_one(&key);
+    fn board<R>(&self, hash: u64, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Result<(Begun, R), Flight<V, E>> {
         loop {
             let mut shard = self.table.shard(hash);
-            let Some((place, seat)) = shard.find(hash, &key) else { return Ok(shard.begin(hash, key)) };
+            let Some((place, seat)) = shard.air().find(hash, &key) else {
+                let seen = look(&shard.kept, hash, &key);
+                return Ok((shard.air().begin(hash, key), seen));
+            };
             let shared = Arc::clone(seat.share(|| self.shared(place)));
             // The lock is not held when the key is dropped, which may do anything.
             match self.join(&shared, shard) {
@@ -368,23 +443,23 @@ where
         }
     }
 
-    fn join(&self, shared: &Shared<V, E>, mut shard: MutexGuard<'_, Shard<K, V, E>>) -> Joining {
+    fn join(&self, shared: &Shared<V, E>, mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>) -> Joining {
         if nest::is_inside(self.id(shared.place)) {
             return Joining::Reentrant;
         }
         match shared.join(self.max_followers) {
             Ok(()) => {
-                shard.tally.joins += 1;
+                shard.air().tally.joins += 1;
                 drop(shard);
                 Joining::Aboard { at: self.env.coarse() }
             }
             Err(Closed::Full) => {
-                shard.tally.overloaded += 1;
+                shard.air().tally.overloaded += 1;
                 Joining::Overloaded
             }
             // Its last caller has just left and is about to take it out.
             Err(Closed::Dead) => {
-                shard.hide(shared.place);
+                shard.air().hide(shared.place);
                 Joining::Gone
             }
         }
@@ -394,12 +469,27 @@ where
         Shared::new(self.env.clone(), place, self.home.clone())
     }
 
-    /// The load of a flight has ended: takes it out of the table, unless it lingers there, and gives what is shared of it.
-    #[inline(always)]
-    fn ended(&self, place: Place, spare: Option<Spare>) -> Option<Arc<Shared<V, E>>> {
+    /// What is to be done while nobody can begin to load the key, given whether newcomers can find the flight.
+    fn settle(&self, place: Place, settle: impl FnOnce(&mut X, bool)) {
         let mut shard = self.table.shard(place.hash);
-        let unneeded = shard.keep(spare);
-        if let Some(key) = shard.remove_lonely(place) {
+        let known = shard.air().is_findable(place);
+        settle(&mut shard.kept, known);
+    }
+
+    /// The load of a flight has ended: settles it, takes it out of the table, unless it lingers there, and gives what is shared
+    /// of it.
+    #[inline(always)]
+    fn ended(
+        &self,
+        place: Place,
+        spare: Option<Spare>,
+        settle: impl FnOnce(&mut X, bool),
+    ) -> Option<Arc<Shared<V, E>>> {
+        let mut shard = self.table.shard(place.hash);
+        let known = shard.air().is_findable(place);
+        settle(&mut shard.kept, known);
+        let unneeded = shard.air().keep(spare);
+        if let Some(key) = shard.air().remove_lonely(place) {
             drop(shard);
             drop((key, unneeded));
             return None;
@@ -418,8 +508,12 @@ where
     }
 
     #[inline(never)]
-    fn ended_in_company(&self, mut shard: MutexGuard<'_, Shard<K, V, E>>, place: Place) -> Option<Arc<Shared<V, E>>> {
-        let ended = shard.remove_unless_landed(place);
+    fn ended_in_company(
+        &self,
+        mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>,
+        place: Place,
+    ) -> Option<Arc<Shared<V, E>>> {
+        let ended = shard.air().remove_unless_landed(place);
         drop(shard);
         match ended? {
             Ended::Removed(removed) => self.left(removed),
@@ -428,16 +522,17 @@ where
     }
 }
 
-impl<K, V, E> Home for Inner<K, V, E>
+impl<K, V, E, X> Home for Inner<K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     fn remove(&self, place: Place, why: Removal) {
         let mut shard = self.table.shard(place.hash);
-        let Some(removed) = shard.remove(place) else { return };
-        shard.tally.abandoned += u64::from(why == Removal::GivenUp);
+        let Some(removed) = shard.air().remove(place) else { return };
+        shard.air().tally.abandoned += u64::from(why == Removal::GivenUp);
         drop(shard);
         drop(self.left(removed));
     }
@@ -448,7 +543,7 @@ where
 
     fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool {
         let mut shard = self.table.shard(place.hash);
-        let known = shard.is_findable(place);
+        let known = shard.air().is_findable(place);
         if known {
             act();
         }
@@ -456,13 +551,13 @@ where
     }
 }
 
-impl<K, V, E> Clone for Group<K, V, E> {
+impl<K, V, E, X> Clone for Group<K, V, E, X> {
     fn clone(&self) -> Self {
         Group(Arc::clone(&self.0))
     }
 }
 
-impl<K, V, E> fmt::Debug for Group<K, V, E> {
+impl<K, V, E, X> fmt::Debug for Group<K, V, E, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { abandon, max_followers, .. } = &*self.0;
         f.debug_struct("Group").field("abandon", abandon).field("max_followers", max_followers).finish_non_exhaustive()

@@ -12,7 +12,7 @@ use std::{
 
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
-    parking_lot::{Mutex, MutexGuard, RwLock},
+    parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
     std::{
         sync::atomic::{AtomicU32, AtomicU64},
         thread::{self, Thread},
@@ -25,7 +25,7 @@ pub(crate) use {
     checked::{Mutex, RwLock},
     shuttle::{
         sync::{
-            MutexGuard,
+            MutexGuard, RwLockReadGuard, RwLockWriteGuard,
             atomic::{AtomicU32, AtomicU64},
         },
         thread::{self, Thread},

@@ -135,11 +135,11 @@ where
 {
     /// One key's question. If it is for this batch to load it, it becomes one of its parts.
     fn ask(self: &Arc<Self>, key: &K, now: Tick, parts: &mut Vec<Part<K, V, E>>) -> Get<V, E> {
-        match self.see(key, self.engine.get(key), now) {
+        match self.see(key, self.engine.get(self.engine.hash(key), key), now) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, due } => {
-                if let Some(ticket) = self.group.ticket_if_idle(key.clone()) {
-                    match self.left_to_do(&key, policy.as_deref(), due) {
+                if let Some(ticket) = self.engine.loads.ticket_if_idle(key.clone()) {
+                    match self.left_to_do(&key, self.engine.peek(&key), policy.as_deref(), due) {
                         Err(loaded) => ticket.land(loaded),
                         Ok(prior) => {
                             let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, prior);
@@ -153,13 +153,14 @@ where
                 self.count_miss();
                 let policy = self.own_policy(key);
                 let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
-                let flight = match self.group.ticket(key.clone()) {
+                let flight = match self.engine.loads.ticket(key.clone()) {
                     Ticketed::Joined(flight) => {
                         self.count_join();
                         flight
                     }
                     Ticketed::Led(ticket, flight) => {
-                        match self.left_to_do(key, policy.as_deref(), Due { look_at: now, seen: now }) {
+                        let due = Due { look_at: now, seen: now };
+                        match self.left_to_do(key, self.engine.peek(key), policy.as_deref(), due) {
                             Err(loaded) => ticket.land(loaded),
                             Ok(prior) => {
                                 let errand =
@@ -231,7 +232,8 @@ where
             Ok((ran, span)) => {
                 let shares = self.share_out(parts.iter().map(|part| &part.errand.key), ran);
                 for (Part { errand, ticket }, ran) in parts.into_iter().zip(shares) {
-                    ticket.land(errand.end(ran, span));
+                    let loaded = errand.end(ran, span).fill(&errand);
+                    ticket.land(loaded);
                 }
             }
             Err(panic) => {

@@ -132,13 +132,13 @@ where
         let CacheBuilder { env, size, weigh, policy, policies, limit, tier, max_followers, sweep, hot } = self;
         // A load goes on without its callers, for as long as it may take; it has its own timeout.
         let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
+        let loads = Group::builder(&env).abandon(abandon).max_followers(max_followers);
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             places: env.hasher("cache/places"),
             policy,
             policies,
-            engine: Engine::new(&env, size, weigh),
-            group: Group::builder(&env).abandon(abandon).max_followers(max_followers).build(),
+            engine: Engine::new(&env, size, weigh, loads),
             tags: Tags::new(&env),
             limit,
             second: tier.map(|tier| Second::new(&env, tier)),

@@ -1,22 +1,20 @@
-//! Where entries are: a fast, weighted, scan-resistant map that knows nothing of time.
+//! Where entries are, and loads of them on their way: a fast, weighted, scan-resistant map that knows nothing of time.
 //!
 //! Expiry is not its business, because an entry past its time may still be wanted. It is made of [shelves](super::shelf), so
-//! that many can be at it at once.
+//! that many can be at it at once. The lock of a shelf is that of the loads of its keys too: whoever begins a load sees under
+//! it what is there, and what was loaded is put in under it when the load ends. So nobody loads what is there already, and
+//! nothing comes between a change of an entry and the end of the loads that it makes out of date.
 
-use std::{
-    borrow::Borrow,
-    fmt,
-    hash::{BuildHasher, Hash},
-    iter,
-};
+use std::{borrow::Borrow, convert::Infallible, fmt, hash::Hash, iter};
 
 use super::{
     entry::Entry,
+    load::Loaded,
     shelf::{Gone, Scales, Shelf, Weigh},
 };
 use crate::{
-    env::{Env, MapHasher},
-    sync::RwLock,
+    env::Env,
+    flight::{Group, GroupBuilder},
 };
 
 /// How many entries a shelf is for, if they are not weighed: about as many as fit into its table before that grows. What
@@ -25,14 +23,13 @@ const FULL: usize = 6400;
 /// A shelf for fewer would be uneven.
 const FEW: usize = 32;
 
-pub(super) struct Engine<K, V, E> {
-    shelves: Box<[Locked<K, V, E>]>,
-    scales: Scales<K, V>,
-}
+/// Loads on their way, with the shelves that their keys belong to.
+type Loads<K, V, E> = Group<K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
 
-/// Keeps neighbours off each other's cache lines.
-#[repr(align(128))]
-struct Locked<K, V, E>(RwLock<Shelf<K, V, E>>);
+pub(super) struct Engine<K, V, E> {
+    pub(super) loads: Loads<K, V, E>,
+    pub(super) scales: Scales<K, V>,
+}
 
 /// How large an engine is.
 #[derive(Clone, Copy, Debug)]
@@ -54,27 +51,36 @@ pub(super) struct Put<K, V, E> {
 
 impl<K, V, E> Engine<K, V, E>
 where
-    K: Hash + Eq,
-    V: Clone,
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
 {
-    pub(super) fn new(env: &Env, size: Size, weigh: Option<Weigh<K, V>>) -> Engine<K, V, E> {
+    pub(super) fn new(env: &Env, size: Size, weigh: Option<Weigh<K, V>>, loads: GroupBuilder) -> Engine<K, V, E> {
         let Size { entries, weight, shelves } = size;
         // What is weighed may be heavy: with many shelves less would fit into each.
         let most = if weigh.is_some() { shelves } else { shelves.max(entries.div_ceil(FULL)) };
         let shelves = most.min(entries / FEW).max(1);
         let (room, entries) = (weight.max(1).div_ceil(shelves as u64), entries.div_ceil(shelves));
-        let shelf = |_| Locked(RwLock::new(Shelf::new(room, entries)));
-        Engine { shelves: (0..shelves).map(shelf).collect(), scales: Scales { hasher: env.hasher("cache"), weigh } }
+        let hasher = env.hasher("cache");
+        Engine {
+            loads: loads.build_keeping(hasher.clone(), shelves, || Shelf::new(room, entries)),
+            scales: Scales { hasher, weigh },
+        }
     }
 
     #[inline(always)]
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<Entry<V, E>>
+    pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.loads.hash(key)
+    }
+
+    /// The entry of a key with this hash.
+    #[inline(always)]
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<Entry<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hash(key);
-        self.shelf(hash).read().get(hash, |other| other.borrow() == key).cloned()
+        self.loads.read(hash, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
     }
 
     /// Without counting as a use.
@@ -84,103 +90,89 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        self.shelf(hash).read().peek(hash, |other| other.borrow() == key).cloned()
+        self.loads.read(hash, |shelf| shelf.peek(hash, |other| other.borrow() == key).cloned())
     }
 
+    /// Puts an entry in. A load of it that is under way fills nothing.
     pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Put<K, V, E> {
-        let hash = self.hash(&key);
+        // Kept until the lock is not held any more, because to drop it may do anything.
+        let sought = key.clone();
+        self.loads.forget_and(&sought, |hash, shelf| self.put_in(shelf, hash, key, entry))
+    }
+
+    /// Puts an entry into the shelf of its key.
+    #[inline]
+    pub(super) fn put_in(&self, shelf: &mut Shelf<K, V, E>, hash: u64, key: K, entry: Entry<V, E>) -> Put<K, V, E> {
         let mut gone = Gone::default();
-        let kept = self.shelf(hash).write().put(hash, key, entry, &self.scales, &mut gone);
+        let kept = shelf.put(hash, key, entry, &self.scales, &mut gone);
         Put { too_heavy: !kept, gone }
     }
 
+    /// Takes an entry away. A load of it that is under way fills nothing.
     pub(super) fn remove<Q>(&self, key: &Q) -> Option<(K, Entry<V, E>)>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.remove_if(key, |_| true)
+        self.loads
+            .forget_and(key, |hash, shelf| shelf.remove_if(hash, |other| other.borrow() == key, |_| true, &self.scales))
     }
 
-    pub(super) fn remove_if<Q>(&self, key: &Q, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<(K, Entry<V, E>)>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    /// Takes an entry away because it is of no more use. Loads of it are not concerned.
+    pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<(K, Entry<V, E>)> {
         let hash = self.hash(key);
-        self.shelf(hash).write().remove_if(hash, |other| other.borrow() == key, may, &self.scales)
+        self.loads.write(hash, |shelf| shelf.remove_if(hash, |other| other == key, may, &self.scales))
     }
 
     /// Changes an entry that is there, and which nobody changes meanwhile; but not what it weighs.
     pub(super) fn update(&self, key: &K, change: impl FnOnce(&mut Entry<V, E>)) {
         let hash = self.hash(key);
-        self.shelf(hash).write().update(hash, key, change);
+        self.loads.write(hash, |shelf| shelf.update(hash, key, change));
     }
 
+    /// Takes all entries away. Loads that are under way fill nothing.
     pub(super) fn clear(&self) {
-        for shelf in &self.shelves {
-            // Bound, so that the lock is not held when it is dropped.
-            let gone = shelf.0.write().clear();
-            drop(gone);
-        }
+        self.loads.forget_all_and(Shelf::clear);
     }
 
     /// All entries, each looked up by itself: no lock is held from one to the next. Those that are there all the while come at
     /// least once.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (K, Entry<V, E>)>
-    where
-        K: Clone,
-    {
-        let mut shelves = self.shelves.iter().peekable();
-        let (mut bucket, mut layout) = (0, None);
+    pub(super) fn iter(&self) -> impl Iterator<Item = (K, Entry<V, E>)> {
+        let (mut part, mut bucket, mut layout) = (0, 0, None);
         iter::from_fn(move || {
             loop {
-                let shelf = shelves.peek()?.0.read();
-                if layout != Some(shelf.layout()) {
-                    (bucket, layout) = (0, Some(shelf.layout()));
-                }
-                if let Some((next, key, entry)) = shelf.next_from(bucket) {
+                let next = self.loads.read_nth(part, |shelf| {
+                    if layout != Some(shelf.layout()) {
+                        (bucket, layout) = (0, Some(shelf.layout()));
+                    }
+                    let (next, key, entry) = shelf.next_from(bucket)?;
                     bucket = next;
-                    return Some((key.clone(), entry.clone()));
+                    Some((key.clone(), entry.clone()))
+                })?;
+                if next.is_some() {
+                    return next;
                 }
-                drop(shelf);
-                layout = None;
-                shelves.next();
+                (part, layout) = (part + 1, None);
             }
         })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.0.read().len()).sum()
+        self.each(Shelf::len).sum()
     }
 
     pub(super) fn weighs(&self) -> u64 {
-        self.shelves.iter().map(|shelf| shelf.0.read().weight()).sum()
+        self.each(Shelf::weight).sum()
     }
 
-    #[inline(always)]
-    fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.hasher().hash_one(key)
-    }
-
-    #[inline(always)]
-    fn hasher(&self) -> &MapHasher {
-        &self.scales.hasher
-    }
-
-    #[inline(always)]
-    fn shelf(&self, hash: u64) -> &RwLock<Shelf<K, V, E>> {
-        // The table inside uses the low bits and the top seven. Of the others alone, some seeds make parts of which one is a
-        // quarter fuller than the rest, so all take part.
-        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let index = usize::try_from((mixed * self.shelves.len() as u64) >> 32).unwrap_or(0);
-        &self.shelves[index].0
+    fn each<R>(&self, read: impl Fn(&Shelf<K, V, E>) -> R) -> impl Iterator<Item = R> {
+        (0..).map_while(move |part| self.loads.read_nth(part, &read))
     }
 }
 
 impl<K, V, E> fmt::Debug for Engine<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("shelves", &self.shelves.len()).finish_non_exhaustive()
+        f.debug_struct("Engine").finish_non_exhaustive()
     }
 }
 
@@ -209,7 +201,8 @@ mod tests {
     #[test]
     fn who_goes_through_all_entries_misses_none_though_the_tables_grow_meanwhile() {
         let size = Size { entries: 100_000, weight: 100_000, shelves: 4 };
-        let engine: Engine<u64, u64, ()> = Engine::new(&Sim::new(1).env(), size, None);
+        let env = Sim::new(1).env();
+        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None, Group::builder(&env));
         (0..1_000).for_each(|key| drop(engine.put(key, entry(key))));
         let (mut seen, mut others) = (HashSet::new(), 1_000..60_000);
         for (key, _) in engine.iter() {

@@ -15,9 +15,11 @@ use pin_project_lite::pin_project;
 use super::{
     Inner,
     admission::{Admitted, Entering},
+    engine::Put,
     entry::{Content, Entry, Life, Phase, scaled},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
+    shelf::Shelf,
     stats::count,
     tags::{Mark, Tag},
 };
@@ -25,7 +27,7 @@ use crate::{
     env::{Sleep, Tick},
     error::Panic,
     event::Event,
-    flight::Place,
+    flight::{Ending, Place, Settle},
     gate::{Ask, Priority, Refusal, Span, Verdict},
 };
 
@@ -141,19 +143,13 @@ where
         self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await
     }
 
-    /// Into memory with what came of the load, if it may be kept.
-    pub(super) fn end(self, ran: Ran<Load<V>, E>, span: Span) -> Loaded<V, E> {
+    /// What came of the load, for those who wait and for memory.
+    pub(super) fn end(&self, ran: Ran<Load<V>, E>, span: Span) -> Parting<V, E> {
         match ran {
             Ran::Gave(found) => self.found(found, span.from, span.to),
             Ran::Failed(error) => self.failed(error, span.to),
-            Ran::TimedOut => {
-                self.put_off(span.to);
-                Loaded::TimedOut
-            }
-            Ran::Refused(refusal) => {
-                self.put_off(span.to);
-                Loaded::Refused(refusal)
-            }
+            Ran::TimedOut => Parting { loaded: Loaded::TimedOut, entry: self.put_off(span.to) },
+            Ran::Refused(refusal) => Parting { loaded: Loaded::Refused(refusal), entry: self.put_off(span.to) },
         }
     }
 
@@ -161,65 +157,143 @@ where
         self.policy.as_deref().unwrap_or(&self.cache.policy)
     }
 
-    pub(super) fn found(self, found: Load<V>, from: Tick, now: Tick) -> Loaded<V, E> {
+    pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
             Load::With(value, keep) => (value, keep),
-            Load::Uncached(value) => return Loaded::Value { value, born: now, way: Way::Loaded },
+            Load::Uncached(value) => {
+                return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: None };
+            }
             Load::Absent(ttl) => {
                 let ttl = self.cache.jittered(self.policy(), ttl.unwrap_or(self.policy().absent));
                 // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
-                if ttl > Duration::ZERO || self.prior.is_some() {
-                    let life = Life::begin(now, ttl, Duration::ZERO, now - from, 0.0);
-                    self.fill(life, Content::Absent);
-                }
-                return Loaded::Absent;
+                let kept = ttl > Duration::ZERO || self.prior.is_some();
+                let entry =
+                    kept.then(|| Entry::new(Life::begin(now, ttl, Duration::ZERO, now - from, 0.0), Content::Absent));
+                return Parting { loaded: Loaded::Absent, entry };
             }
         };
         let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), now - from);
         let (life, label) = self.cache.life(self.policy(), &keep, now, took);
-        self.fill(life, Content::Value(value.clone(), label));
-        Loaded::Value { value, born: now, way: Way::Loaded }
+        let entry = Some(Entry::new(life, Content::Value(value.clone(), label)));
+        Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
     }
 
-    fn failed(self, error: Arc<E>, now: Tick) -> Loaded<V, E> {
-        if !self.put_off(now) && self.policy().failed > Duration::ZERO {
+    fn failed(&self, error: Arc<E>, now: Tick) -> Parting<V, E> {
+        let remembered = || {
             let ttl = self.cache.jittered(self.policy(), self.policy().failed);
             let life = Life::begin(now, ttl, Duration::ZERO, Duration::ZERO, 0.0);
-            self.fill(life, Content::Failed(Arc::clone(&error)));
-        }
-        Loaded::Failed(error)
+            (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, Content::Failed(Arc::clone(&error))))
+        };
+        let entry = self.put_off(now).or_else(remembered);
+        Parting { loaded: Loaded::Failed(error), entry }
     }
 
-    /// What was there before is served a little longer before the next attempt, if it may be served at all.
-    pub(super) fn put_off(&self, now: Tick) -> bool {
-        let Some(prior) = &self.prior else { return false };
+    /// What was there before, to be served a little longer before the next attempt, if it may be served at all.
+    pub(super) fn put_off(&self, now: Tick) -> Option<Entry<V, E>> {
+        let prior = self.prior.as_ref()?;
         let Policy { keep, pause, .. } = *self.policy();
         let life = prior.life();
         if prior.value().is_none() || life.phase(now, keep) == Phase::Gone {
-            return false;
+            return None;
         }
         let pause = scaled(pause, 1.0 - 0.5 * self.cache.rng.unit());
-        self.fill(life.put_off(now, pause, keep), prior.clone().into_content());
-        true
+        Some(Entry::new(life.put_off(now, pause, keep), prior.clone().into_content()))
     }
 
-    /// Keeps it, unless the key was invalidated or set, or one of its tags expired, since the load began. Whoever does that
-    /// hides the flight and changes the entry under one lock; here it is seen under the same lock whether the flight was
-    /// hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in is removed.
-    pub(super) fn fill(&self, life: Life, content: Content<V, E>) {
-        let Inner { group, engine, tally, env, tags: expired, .. } = &*self.cache;
-        let (key, entry) = (self.key.clone(), Entry::new(life, content));
-        let put = group.unless_forgotten(self.place, || {
-            (!expired.expired_since(entry.tags(), self.mark)).then(|| engine.put(key, entry))
+    /// Keeps it, unless it is out of date, before the flight ends.
+    pub(super) fn fill(&self, entry: Entry<V, E>) {
+        let (cache, key) = (&*self.cache, self.key.clone());
+        let mut cargo = Some((key, entry));
+        let filled = cache.engine.loads.unless_forgotten(self.place, |shelf| {
+            cargo.take().map(|(key, entry)| cache.fill_in(shelf, self.place.hash, key, entry, self.mark))
         });
-        match put.flatten() {
-            Some(put) => self.cache.count_put(&put),
-            None => {
-                count(&tally.fenced);
-                env.tell(&Event::Fenced);
-            }
+        cache.count_filled(&filled.flatten().unwrap_or(Filled::Late));
+    }
+}
+
+/// What a load has come to: for those who wait, and for memory.
+pub(super) struct Parting<V, E> {
+    loaded: Loaded<V, E>,
+    entry: Option<Entry<V, E>>,
+}
+
+impl<V, E> Parting<V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Keeps what is to be kept.
+    pub(super) fn fill<K>(self, errand: &Errand<K, V, E>) -> Loaded<V, E>
+    where
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+    {
+        if let Some(entry) = self.entry {
+            errand.fill(entry);
         }
+        self.loaded
+    }
+}
+
+/// What became of an entry that was to be kept.
+enum Filled<K, V, E> {
+    Put(Put<K, V, E>),
+    /// It was out of date. What is given back is dropped when the lock is not held.
+    Fenced {
+        _key: K,
+        _entry: Entry<V, E>,
+    },
+    Late,
+}
+
+/// A load at its end: what it has come to is put in when the flight ends, under the same lock.
+pub(super) struct Homecoming<K, V, E> {
+    loaded: Loaded<V, E>,
+    cargo: Option<Cargo<K, V, E>>,
+    filled: Option<(Arc<Inner<K, V, E>>, Filled<K, V, E>)>,
+}
+
+struct Cargo<K, V, E> {
+    cache: Arc<Inner<K, V, E>>,
+    hash: u64,
+    key: K,
+    entry: Entry<V, E>,
+    mark: Mark,
+}
+
+impl<K, V, E> Homecoming<K, V, E> {
+    /// With nothing to put in.
+    fn empty(loaded: Loaded<V, E>) -> Homecoming<K, V, E> {
+        Homecoming { loaded, cargo: None, filled: None }
+    }
+}
+
+impl<K, V, E> Settle<Shelf<K, V, E>> for Homecoming<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    #[inline]
+    fn settle(&mut self, shelf: &mut Shelf<K, V, E>, known: bool) {
+        if let Some(Cargo { cache, hash, key, entry, mark }) = self.cargo.take() {
+            let filled = if known {
+                cache.fill_in(shelf, hash, key, entry, mark)
+            } else {
+                Filled::Fenced { _key: key, _entry: entry }
+            };
+            self.filled = Some((cache, filled));
+        }
+    }
+}
+
+impl<K, V, E> From<Homecoming<K, V, E>> for Ending<Loaded<V, E>, Infallible> {
+    #[inline]
+    fn from(homecoming: Homecoming<K, V, E>) -> Self {
+        if let Some((cache, filled)) = &homecoming.filled {
+            cache.count_filled(filled);
+        }
+        Ending::Value(homecoming.loaded)
     }
 }
 
@@ -398,14 +472,18 @@ where
     E: Send + Sync + 'static,
     F: Future<Output = Result<Load<V>, E>>,
 {
-    type Output = Loaded<V, E>;
+    type Output = Homecoming<K, V, E>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loaded<V, E>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Homecoming<K, V, E>> {
         let run = self.project();
         let Some(errand) = run.errand else { unreachable!("a future is not polled after it was ready") };
         let (ran, span) = ready!(run.trip.poll(&*errand.cache, cx));
-        let Some(errand) = run.errand.take() else { unreachable!("it was there a line ago") };
-        Poll::Ready(errand.end(ran, span))
+        let Parting { loaded, entry } = errand.end(ran, span);
+        let Some(Errand { cache, key, place, mark, .. }) = run.errand.take() else {
+            unreachable!("it was there a line ago")
+        };
+        let cargo = entry.map(|entry| Cargo { cache, hash: place.hash, key, entry, mark });
+        Poll::Ready(Homecoming { loaded, cargo, filled: None })
     }
 }
 
@@ -418,18 +496,18 @@ pin_project! {
     }
 }
 
-impl<F, V, E> Future for Maybe<F, V, E>
+impl<K, F, V, E> Future for Maybe<F, V, E>
 where
-    F: Future<Output = Loaded<V, E>>,
+    F: Future<Output = Homecoming<K, V, E>>,
 {
-    type Output = Result<Loaded<V, E>, Infallible>;
+    type Output = Homecoming<K, V, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
             MaybeProjected::Known { loaded } => {
-                Poll::Ready(Ok(loaded.take().expect("a future is not polled after it was ready")))
+                Poll::Ready(Homecoming::empty(loaded.take().expect("a future is not polled after it was ready")))
             }
-            MaybeProjected::Load { load } => load.poll(cx).map(Ok),
+            MaybeProjected::Load { load } => load.poll(cx),
         }
     }
 }
@@ -450,8 +528,45 @@ impl<V, E, F: Future<Output = Result<V, E>>> Future for Plain<F> {
     }
 }
 
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Keeps an entry, unless one of its tags has expired since the load began. Only if the key was neither invalidated nor set
+    /// since then: whoever does that hides the flight and changes the entry under one lock; under the same lock it is seen
+    /// whether the flight was hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in
+    /// is removed.
+    #[inline]
+    fn fill_in(
+        &self,
+        shelf: &mut Shelf<K, V, E>,
+        hash: u64,
+        key: K,
+        entry: Entry<V, E>,
+        mark: Mark,
+    ) -> Filled<K, V, E> {
+        if self.tags.expired_since(entry.tags(), mark) {
+            Filled::Fenced { _key: key, _entry: entry }
+        } else {
+            Filled::Put(self.engine.put_in(shelf, hash, key, entry))
+        }
+    }
+}
+
 impl<K, V, E> Inner<K, V, E> {
-    pub(super) fn count_put(&self, put: &super::engine::Put<K, V, E>) {
+    fn count_filled(&self, filled: &Filled<K, V, E>) {
+        match filled {
+            Filled::Put(put) => self.count_put(put),
+            Filled::Fenced { .. } | Filled::Late => {
+                count(&self.tally.fenced);
+                self.env.tell(&Event::Fenced);
+            }
+        }
+    }
+
+    pub(super) fn count_put(&self, put: &Put<K, V, E>) {
         let evicted = put.gone.evicted;
         if evicted > 0 {
             self.tally.evictions.fetch_add(evicted, Relaxed);

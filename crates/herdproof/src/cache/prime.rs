@@ -131,7 +131,7 @@ where
             let kept = life.phase(now, cache.policy(cache.own_policy(key).as_deref()).keep) == Phase::Kept;
             kept.then(|| Got::new(value, Source::StaleOnError, life.born(), now))
         });
-        self.fetch(key, now, fallback, Purpose::Prime, |_| Plain { load: load(key.clone()) })
+        self.fetch((cache.engine.hash(key), key), now, fallback, Purpose::Prime, |_| Plain { load: load(key.clone()) })
     }
 }
 

@@ -112,6 +112,11 @@ where
         self.items.find(hash, |item| is(&item.key)).map(|item| &item.entry)
     }
 
+    /// A copy of the entry of a key, not as a use of it.
+    pub(super) fn copy_of(&self, hash: u64, key: &K) -> Option<Entry<V, E>> {
+        self.peek(hash, |other| other == key).cloned()
+    }
+
     /// As [`peek`](Shelf::peek), and a use of the entry.
     #[inline(always)]
     pub(super) fn get(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<V, E>> {

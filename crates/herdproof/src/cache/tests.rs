@@ -798,7 +798,8 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     let now = Tick::ZERO + 10 * SEC;
     let way = |life| {
         scene.cache.0.put("key".into(), Entry::new(life, Content::Value(7, None)));
-        match scene.cache.0.left_to_do(&"key".into(), None, Due { look_at: now, seen: now }) {
+        let found = scene.cache.0.engine.peek("key");
+        match scene.cache.0.left_to_do(&"key".into(), found, None, Due { look_at: now, seen: now }) {
             Err(Loaded::Value { way, .. }) => way,
             _ => panic!("it is there"),
         }

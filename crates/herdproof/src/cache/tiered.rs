@@ -150,7 +150,7 @@ where
         let (life, content) = self.entry(&held, at, own);
         // What is only for those who wait has no time at all.
         if held.is_servable() {
-            self.fill(life, content);
+            self.fill(Entry::new(life, content));
         }
         held.value.map_or(Loaded::Absent, |value| {
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
@@ -166,7 +166,7 @@ where
             && held.is_servable()
             && matches!(ashore, Ashore::Waiting(_))
         {
-            self.fill(life, entry.clone().into_content());
+            self.fill(entry.clone());
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
             ashore.tell(Loaded::Value { value, born, way });
         }
@@ -188,7 +188,7 @@ where
         }
         let now = self.cache.env.now();
         let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, now));
-        let loaded = self.end(ran, span);
+        let loaded = self.end(ran, span).fill(&self);
         kept.unwrap_or(loaded)
     }
 
@@ -197,7 +197,9 @@ where
         if let Some(held) = failure.held {
             self.take_meanwhile(&held, at, &mut Ashore::Nobody);
         }
-        self.put_off(at);
+        if let Some(put_off) = self.put_off(at) {
+            self.fill(put_off);
+        }
         let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, at));
         kept.unwrap_or(Loaded::Elsewhere(failure.why))
     }
@@ -226,7 +228,7 @@ where
             None => Loaded::Absent,
         });
         let loaded = stored.value.clone();
-        let out_of_date = self.cache.group.unless_forgotten(self.place, || ()).is_none();
+        let out_of_date = self.cache.engine.loads.unless_forgotten(self.place, |_| ()).is_none();
         let fenced = match holding {
             // The tier will hear of what has happened here; until then, this is not to be had there.
             _ if out_of_date => true,
@@ -239,7 +241,7 @@ where
             return loaded.map_or(Loaded::Absent, |value| Loaded::Value { value, born: to, way: Way::Loaded });
         }
         self.policy = Some(Box::new(self.policy().settled()));
-        self.found(found, from, to)
+        self.found(found, from, to).fill(&self)
     }
 
     /// What goes into the tier, and the same for memory.

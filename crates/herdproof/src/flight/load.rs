@@ -1,6 +1,7 @@
 //! The load itself: polled once in place, and only if it is not ready then, run on its own.
 
 use std::{
+    any::Any,
     future::Future,
     hash::Hash,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,27 +23,29 @@ use crate::error::Panic;
 
 /// What a leader owes everybody who joins while it begins the load: an ending, or a task that will bring one. Dropped
 /// unpaid, which takes a panic in between, it ends the flight as abandoned.
-pub(super) struct Lead<'a, K, V, E>
+pub(super) struct Lead<'a, K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
-    group: &'a Arc<Inner<K, V, E>>,
+    group: &'a Arc<Inner<K, V, E, X>>,
     place: Place,
     /// A place that a load has left, perhaps one that fits this load.
     spare: Option<Spare>,
     owed: bool,
 }
 
-impl<'a, K, V, E> Lead<'a, K, V, E>
+impl<'a, K, V, E, X> Lead<'a, K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     #[inline]
-    pub(super) fn new(group: &'a Arc<Inner<K, V, E>>, begun: Begun) -> Lead<'a, K, V, E> {
+    pub(super) fn new(group: &'a Arc<Inner<K, V, E, X>>, begun: Begun) -> Lead<'a, K, V, E, X> {
         let Begun { place, spare } = begun;
         Lead { group, place, spare, owed: true }
     }
@@ -52,7 +55,7 @@ where
     pub(super) fn run<F, L>(mut self, load: L) -> Flight<V, E>
     where
         F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>>,
+        F::Output: Into<Ending<V, E>> + Settle<X>,
         L: FnOnce() -> F,
     {
         let id = self.group.id(self.place);
@@ -65,16 +68,16 @@ where
             Ok(Some(Poll::Ready(output))) => {
                 let left = quietly(|| berth.vacate()).flatten();
                 self.spare = self.spare.take().or(left);
-                self.over(output.into())
+                self.over(output)
             }
             Ok(Some(Poll::Pending)) => match berth.into_pinned() {
                 Some(load) => self.spawn(load, id),
-                None => self.over(Ending::Abandoned),
+                None => self.over::<Ending<V, E>>(Ending::Abandoned),
             },
-            Ok(None) => self.over(Ending::Abandoned),
+            Ok(None) => self.over::<Ending<V, E>>(Ending::Abandoned),
             Err(payload) => {
                 quietly(|| drop(berth));
-                self.over(Ending::panicked(payload))
+                self.over::<Ending<V, E>>(Ending::panicked(payload))
             }
         }
     }
@@ -82,14 +85,14 @@ where
     /// Runs the load to its end on this thread.
     pub(super) fn run_here(mut self, load: impl FnOnce() -> Result<V, E>) -> Flight<V, E> {
         let ended = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(load)));
-        self.over(ended.map_or_else(Ending::panicked, Ending::from))
+        self.over::<Ending<V, E>>(ended.map_or_else(Ending::panicked, Ending::from))
     }
 
     /// What those aboard share, made now if nobody has joined yet.
     pub(super) fn share(&mut self) -> Lander<V, E> {
         let mut shard = self.group.table.shard(self.place.hash);
-        let unneeded = shard.keep(self.spare.take());
-        let seat = shard.seat(self.place);
+        let unneeded = shard.air().keep(self.spare.take());
+        let seat = shard.air().seat(self.place);
         let shared = seat.map(|seat| Arc::clone(seat.share(|| self.group.shared(self.place))));
         drop(shard);
         drop(unneeded);
@@ -107,9 +110,15 @@ where
 
     /// The load has ended in place.
     #[inline(always)]
-    pub(super) fn over(&mut self, ending: Ending<V, E>) -> Flight<V, E> {
+    pub(super) fn over<O>(&mut self, output: O) -> Flight<V, E>
+    where
+        O: Into<Ending<V, E>> + Settle<X>,
+    {
         self.owed = false;
-        match self.group.ended(self.place, self.spare.take()) {
+        let mut closing = Closing::Open(output);
+        let shared = self.group.ended(self.place, self.spare.take(), |kept, known| closing.settle(kept, known));
+        let ending = closing.ending();
+        match shared {
             None => Flight::alone(ending),
             Some(shared) => {
                 shared.land(ending);
@@ -121,7 +130,7 @@ where
     /// The debt cannot be paid any more.
     #[cold]
     fn default(&mut self) {
-        if let Some(shared) = self.group.ended(self.place, self.spare.take()) {
+        if let Some(shared) = self.group.ended(self.place, self.spare.take(), |_, _| ()) {
             shared.land(Ending::Abandoned);
         }
     }
@@ -129,23 +138,25 @@ where
     fn spawn<F>(&mut self, load: Pinned<F>, id: FlightId) -> Flight<V, E>
     where
         F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>>,
+        F::Output: Into<Ending<V, E>> + Settle<X>,
     {
         let lander = self.share();
         let shared = Arc::clone(&lander.shared);
         self.owed = false;
         let chain = Chain::ending_in(id);
         let joined = Joined { led: true, at: self.group.env.coarse() };
-        shared.runs_as(self.group.env.spawn(LoadTask { load, chain, lander }));
+        let group = Arc::clone(self.group);
+        shared.runs_as(self.group.env.spawn(LoadTask { load, chain, lander, group }));
         Flight::aboard(shared, joined)
     }
 }
 
-impl<K, V, E> Drop for Lead<'_, K, V, E>
+impl<K, V, E, X> Drop for Lead<'_, K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     #[inline]
     fn drop(&mut self) {
@@ -176,39 +187,97 @@ impl<V: Clone, E> Lander<V, E> {
     }
 }
 
+/// What is to be done with what a load has come to while nobody can begin another, nor say that it is out of date.
+pub(crate) trait Settle<X> {
+    /// Called with what the group keeps for the key, and whether newcomers could find the flight until now: those who forgot
+    /// it meant that nothing of it is to be kept.
+    fn settle(&mut self, kept: &mut X, known: bool);
+}
+
+/// Nothing, as a rule.
+impl<X, V, E> Settle<X> for Result<V, E> {
+    #[inline(always)]
+    fn settle(&mut self, _: &mut X, _: bool) {}
+}
+
+impl<X, V, E> Settle<X> for Ending<V, E> {
+    #[inline(always)]
+    fn settle(&mut self, _: &mut X, _: bool) {}
+}
+
+/// What a load has come to on the way to its ending. Should it panic there, that is its ending.
+enum Closing<O> {
+    Open(O),
+    Panicked(Box<dyn Any + Send>),
+}
+
+impl<O> Closing<O> {
+    #[inline(always)]
+    fn settle<X>(&mut self, kept: &mut X, known: bool)
+    where
+        O: Settle<X>,
+    {
+        if let Closing::Open(output) = self
+            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| output.settle(kept, known)))
+        {
+            *self = Closing::Panicked(payload);
+        }
+    }
+
+    #[inline(always)]
+    fn ending<V, E>(self) -> Ending<V, E>
+    where
+        O: Into<Ending<V, E>>,
+    {
+        let ending = match self {
+            Closing::Open(output) => catch_unwind(AssertUnwindSafe(|| output.into())),
+            Closing::Panicked(payload) => Err(payload),
+        };
+        ending.unwrap_or_else(Ending::panicked)
+    }
+}
+
 /// A load that runs on its own and ends the flight, however it ends itself.
-struct LoadTask<F, V: Clone, E> {
+struct LoadTask<K, F, V: Clone, E, X> {
     /// Absent once it has ended.
     load: Pinned<F>,
     /// The flights that were around it when it began, and itself.
     chain: Chain,
     lander: Lander<V, E>,
+    group: Arc<Inner<K, V, E, X>>,
 }
 
-impl<F, V, E> Future for LoadTask<F, V, E>
+impl<K, F, V, E, X> Future for LoadTask<K, F, V, E, X>
 where
+    K: Hash + Eq + Send + 'static,
     F: Future,
-    F::Output: Into<Ending<V, E>>,
-    V: Clone,
+    F::Output: Into<Ending<V, E>> + Settle<X>,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let LoadTask { load, chain, lander } = &mut *self;
+        let LoadTask { load, chain, lander, group } = &mut *self;
         let Some(running) = load.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        let Poll::Ready(ending) = nest::exactly(chain, || poll_caught(running, cx)) else {
-            return Poll::Pending;
+        let polled = nest::exactly(chain, || catch_unwind(AssertUnwindSafe(|| running.poll(cx))));
+        let mut closing = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Closing::Open(output),
+            Err(payload) => Closing::Panicked(payload),
         };
         quietly(|| load.set(None));
-        lander.end(ending);
+        group.settle(lander.shared.place, |kept, known| closing.settle(kept, known));
+        lander.end(closing.ending());
         Poll::Ready(())
     }
 }
 
 // The load is boxed, so the task can be moved.
-impl<F, V: Clone, E> Unpin for LoadTask<F, V, E> {}
+impl<K, F, V: Clone, E, X> Unpin for LoadTask<K, F, V, E, X> {}
 
-impl<F, V: Clone, E> Drop for LoadTask<F, V, E> {
+impl<K, F, V: Clone, E, X> Drop for LoadTask<K, F, V, E, X> {
     fn drop(&mut self) {
         quietly(|| self.load.set(None));
         self.lander.end(Ending::Abandoned);

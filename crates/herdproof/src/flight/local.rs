@@ -15,6 +15,7 @@ use super::{
     Group, GroupBuilder, Stats,
     load::poll_caught,
     nest,
+    outcome::Ending,
     outcome::{FlightError, Landed},
 };
 use crate::env::Env;
@@ -59,8 +60,8 @@ where
         L: FnOnce() -> F,
     {
         let begun = loop {
-            match self.0.0.board(key.clone()) {
-                Ok(begun) => break begun,
+            match self.0.0.board(self.0.hash(&key), key.clone(), |_, _, _| ()) {
+                Ok((begun, ())) => break begun,
                 Err(flight) => match flight.await {
                     // Whoever ran the load has left.
                     Err(FlightError::Abandoned) => {}
@@ -71,7 +72,7 @@ where
         let id = self.0.0.id(begun.place);
         let mut lead = self.0.lead(begun);
         let mut load = pin!(async { load().await });
-        let ending = poll_fn(|cx| nest::within(id, || poll_caught(load.as_mut(), cx))).await;
+        let ending: Ending<V, E> = poll_fn(|cx| nest::within(id, || poll_caught(load.as_mut(), cx))).await;
         lead.over(ending).await
     }
 

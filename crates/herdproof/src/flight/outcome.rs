@@ -46,7 +46,7 @@ pub enum FlightError<E> {
 
 /// What the load itself came to.
 #[derive(Debug)]
-pub(super) enum Ending<V, E> {
+pub(crate) enum Ending<V, E> {
     Value(V),
     Failed(Arc<E>),
     Panicked(Arc<Panic>),

@@ -6,22 +6,33 @@
 use std::{borrow::Borrow, sync::Arc};
 
 use hashbrown::HashTable;
+use parking_lot::Mutex;
 
 use super::{berth::Spare, shared::Shared, stats::Stats};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
-const SHARDS: usize = 32;
+pub(super) const SHARDS: usize = 32;
 
-pub(super) struct Table<K, V, E> {
-    shards: Box<[Locked<K, V, E>]>,
+pub(super) struct Table<K, V, E, X> {
+    shards: Box<[Locked<K, V, E, X>]>,
 }
 
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
-struct Locked<K, V, E>(Mutex<Shard<K, V, E>>);
+struct Locked<K, V, E, X>(RwLock<Shard<K, V, E, X>>);
 
-pub(super) struct Shard<K, V, E> {
+// In this order, because what is kept is read at every hit of a cache: so it lies next to the lock.
+#[repr(C)]
+pub(super) struct Shard<K, V, E, X> {
+    /// What the group's owner keeps under the same lock.
+    pub(super) kept: X,
+    /// Never locked: it is for those who have the shard to themselves, and so may hold what cannot be read by many at once.
+    air: Mutex<Air<K, V, E>>,
+}
+
+/// The flights of a shard.
+pub(super) struct Air<K, V, E> {
     /// One flight, whichever: few shards have more than one at a time, and it is found without a probe.
     first: Option<Entry<K, V, E>>,
     others: HashTable<Entry<K, V, E>>,
@@ -29,6 +40,7 @@ pub(super) struct Shard<K, V, E> {
     spare: Option<Spare>,
     /// The number of the last flight; shards count in steps, each from its own start, so no two flights share a number.
     last: u64,
+    step: u64,
     pub(super) tally: Stats,
 }
 
@@ -117,29 +129,57 @@ pub(super) struct Begun {
 /// Where a flight stands in the table, for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(super) hash: u64,
+    pub(crate) hash: u64,
     pub(super) number: u64,
 }
 
-impl<K: Eq, V, E> Table<K, V, E> {
-    pub(super) fn new() -> Table<K, V, E> {
-        let shard =
-            |index| Shard { first: None, others: HashTable::new(), spare: None, last: index, tally: Stats::default() };
-        Table { shards: (0..SHARDS as u64).map(|index| Locked(Mutex::new(shard(index)))).collect() }
+impl<K: Eq, V, E, X> Table<K, V, E, X> {
+    /// Of so many shards, each with what is kept there.
+    pub(super) fn new(shards: usize, mut kept: impl FnMut() -> X) -> Table<K, V, E, X> {
+        let step = shards as u64;
+        let mut shard = |last| {
+            let (others, tally) = (HashTable::new(), Stats::default());
+            Shard { kept: kept(), air: Mutex::new(Air { first: None, others, spare: None, last, step, tally }) }
+        };
+        Table { shards: (0..step).map(|index| Locked(RwLock::new(shard(index)))).collect() }
     }
 
-    pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V, E>> {
-        // The table inside a shard uses the low bits and the top seven; these are others.
-        let index = usize::try_from(hash >> 40).unwrap_or(0) % SHARDS;
-        self.shards[index].0.lock()
+    #[inline(always)]
+    fn locked(&self, hash: u64) -> &RwLock<Shard<K, V, E, X>> {
+        // The tables inside a shard use the low bits and the top seven. Of the others alone, some seeds make shards of which
+        // one is a quarter fuller than the rest, so all take part.
+        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let index = usize::try_from((mixed * self.shards.len() as u64) >> 32).unwrap_or(0);
+        &self.shards[index].0
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<K, V, E>>> {
-        self.shards.iter().map(|shard| shard.0.lock())
+    #[inline(always)]
+    pub(super) fn shard(&self, hash: u64) -> RwLockWriteGuard<'_, Shard<K, V, E, X>> {
+        self.locked(hash).write()
+    }
+
+    #[inline(always)]
+    pub(super) fn read(&self, hash: u64) -> RwLockReadGuard<'_, Shard<K, V, E, X>> {
+        self.locked(hash).read()
+    }
+
+    pub(super) fn read_nth(&self, index: usize) -> Option<RwLockReadGuard<'_, Shard<K, V, E, X>>> {
+        self.shards.get(index).map(|shard| shard.0.read())
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = RwLockWriteGuard<'_, Shard<K, V, E, X>>> {
+        self.shards.iter().map(|shard| shard.0.write())
     }
 }
 
-impl<K: Eq, V, E> Shard<K, V, E> {
+impl<K, V, E, X> Shard<K, V, E, X> {
+    #[inline(always)]
+    pub(super) fn air(&mut self) -> &mut Air<K, V, E> {
+        self.air.get_mut()
+    }
+}
+
+impl<K: Eq, V, E> Air<K, V, E> {
     /// The flight of this key that newcomers may join.
     #[inline]
     pub(super) fn find(&mut self, hash: u64, key: &K) -> Option<(Place, &mut Seat<V, E>)> {
@@ -162,7 +202,7 @@ impl<K: Eq, V, E> Shard<K, V, E> {
     /// A new flight, for a key of which there is none that newcomers may join.
     #[inline]
     pub(super) fn begin(&mut self, hash: u64, key: K) -> Begun {
-        let number = self.last + SHARDS as u64;
+        let number = self.last + self.step;
         self.last = number;
         self.tally.flights += 1;
         let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
@@ -262,7 +302,8 @@ impl<K: Eq, V, E> Shard<K, V, E> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len()
+    pub(super) fn stats(&self) -> Stats {
+        let in_air = usize::from(self.first.is_some()) + self.others.len();
+        Stats { in_air: in_air as u64, ..self.tally }
     }
 }

@@ -41,16 +41,17 @@ where
     Joined(Flight<V, E>),
 }
 
-impl<K, V, E> Group<K, V, E>
+impl<K, V, E, X> Group<K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     /// Joins the load of this key, or begins a flight that the ticket lands.
     pub(crate) fn ticket(&self, key: K) -> Ticketed<V, E> {
-        match self.0.board(key) {
-            Ok(begun) => {
+        match self.0.board(self.hash(&key), key, |_, _, _| ()) {
+            Ok((begun, ())) => {
                 let (ticket, flight) = self.0.issue(begun);
                 Ticketed::Led(ticket, flight)
             }
@@ -60,17 +61,18 @@ where
 
     /// A flight that the ticket lands, unless somebody loads the key. Nobody waits for it yet.
     pub(crate) fn ticket_if_idle(&self, key: K) -> Option<Ticket<V, E>> {
-        let (ticket, flight) = self.0.issue(self.begin_if_idle(key)?);
+        let (ticket, flight) = self.0.issue(self.begin_if_idle(key, |_, _, _| ())?.0);
         flight.detach();
         Some(ticket)
     }
 }
 
-impl<K, V, E> Inner<K, V, E>
+impl<K, V, E, X> Inner<K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    X: Send + Sync + 'static,
 {
     fn issue(self: &Arc<Self>, begun: Begun) -> (Ticket<V, E>, Flight<V, E>) {
         let id = self.id(begun.place);
