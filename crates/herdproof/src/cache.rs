@@ -200,7 +200,7 @@ where
             }
             other => other,
         };
-        Get::of_apart(self.look(hash, key, found, load))
+        Get::of_apart(self.look(hash, key, found, now, load))
     }
 
     /// The value of a key, if it can be served at once, fresh or stale. Never loads.
@@ -324,14 +324,13 @@ where
 
     /// Whatever is not a plain fresh value.
     #[inline(never)]
-    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Option<Entry<V, E>>, load: L) -> Apart<V, E>
+    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Option<Entry<V, E>>, now: Tick, load: L) -> Apart<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let now = self.0.env.now();
         let get = match self.0.see(key, found, now) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, due } => {
@@ -554,7 +553,7 @@ where
     }
 
     fn count_miss(&self) {
-        count(&self.tally.misses);
+        self.tally.miss();
         self.env.tell(&Event::CacheMiss);
     }
 

@@ -160,7 +160,7 @@ impl GroupBuilder {
         let table = Table::new(parts, kept);
         Group(Arc::new_cyclic(|home: &Weak<Inner<K, V, E, X>>| {
             let home: Weak<dyn Home> = home.clone();
-            Inner { hasher, env, abandon, max_followers, table, home }
+            Inner { env, hasher, abandon, max_followers, table, home }
         }))
     }
 }

@@ -1,5 +1,5 @@
 //! Interleavings of a load and its fill with whatever makes them out of date. `cargo xtask test` runs these with the model
-//! checker's locks and atomics. The engine's own locks are not among them: each of its calls is one step here.
+//! checker's locks and atomics.
 
 use std::sync::atomic::Ordering::SeqCst;
 

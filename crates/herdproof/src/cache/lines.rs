@@ -72,29 +72,29 @@ impl<const N: usize> Lines<N> {
         Lines(Box::new(std::array::from_fn(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))))
     }
 
-    /// Adds one; how many this thread's line had before.
+    /// Adds so many; how many this thread's line had before.
     #[inline]
-    pub(super) fn add(&self, count: usize) -> u64 {
+    pub(super) fn add(&self, count: usize, more: u64) -> u64 {
         let line = LINE.get();
         if line >= OWN {
-            return self.add_among_others(count);
+            return self.add_among_others(count, more);
         }
         let count = &self.0[line].0[count];
         let before = count.load(Relaxed);
-        count.store(before.wrapping_add(1), Relaxed);
+        count.store(before.wrapping_add(more), Relaxed);
         before
     }
 
     #[cold]
-    fn add_among_others(&self, count: usize) -> u64 {
+    fn add_among_others(&self, count: usize, more: u64) -> u64 {
         if LINE.get() == NONE {
             let line = Lease::take();
             LINE.set(line);
             if line < OWN {
-                return self.add(count);
+                return self.add(count, more);
             }
         }
-        self.0[LINE.get()].0[count].fetch_add(1, Relaxed)
+        self.0[LINE.get()].0[count].fetch_add(more, Relaxed)
     }
 
     pub(super) fn sum(&self, count: usize) -> u64 {
@@ -116,10 +116,10 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..2 * OWN {
                 scope.spawn(|| {
-                    lines.add(1);
+                    lines.add(1, 1);
                     all_there.wait();
                     for _ in 0..TIMES {
-                        lines.add(0);
+                        lines.add(0, 1);
                     }
                 });
             }
@@ -132,7 +132,7 @@ mod tests {
         let lines = Lines::<1>::new();
         for _ in 0..10 * OWN {
             thread::scope(|scope| {
-                scope.spawn(|| assert!((0..3).map(|_| lines.add(0)).is_sorted() && LINE.get() < OWN));
+                scope.spawn(|| assert!((0..3).map(|_| lines.add(0, 1)).is_sorted() && LINE.get() < OWN));
             });
         }
         assert_eq!(lines.sum(0), 30 * OWN as u64);

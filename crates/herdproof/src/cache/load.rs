@@ -4,8 +4,9 @@ use std::{
     convert::Infallible,
     future::{Future, poll_fn},
     hash::Hash,
+    mem,
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -249,23 +250,13 @@ enum Filled<K, V, E> {
 /// A load at its end: what it has come to is put in when the flight ends, under the same lock.
 pub(super) struct Homecoming<K, V, E> {
     loaded: Loaded<V, E>,
-    cargo: Option<Cargo<K, V, E>>,
-    filled: Option<(Arc<Inner<K, V, E>>, Filled<K, V, E>)>,
+    cargo: Cargo<K, V, E>,
 }
 
-struct Cargo<K, V, E> {
-    cache: Arc<Inner<K, V, E>>,
-    hash: u64,
-    key: K,
-    entry: Entry<V, E>,
-    mark: Mark,
-}
-
-impl<K, V, E> Homecoming<K, V, E> {
-    /// With nothing to put in.
-    fn empty(loaded: Loaded<V, E>) -> Homecoming<K, V, E> {
-        Homecoming { loaded, cargo: None, filled: None }
-    }
+enum Cargo<K, V, E> {
+    None,
+    Entry { cache: Arc<Inner<K, V, E>>, hash: u64, key: K, entry: Entry<V, E>, mark: Mark },
+    Filled(Arc<Inner<K, V, E>>, Filled<K, V, E>),
 }
 
 impl<K, V, E> Settle<Shelf<K, V, E>> for Homecoming<K, V, E>
@@ -274,23 +265,23 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, shelf: &mut Shelf<K, V, E>, known: bool) {
-        if let Some(Cargo { cache, hash, key, entry, mark }) = self.cargo.take() {
+        if let Cargo::Entry { cache, hash, key, entry, mark } = mem::replace(&mut self.cargo, Cargo::None) {
             let filled = if known {
                 cache.fill_in(shelf, hash, key, entry, mark)
             } else {
                 Filled::Fenced { _key: key, _entry: entry }
             };
-            self.filled = Some((cache, filled));
+            self.cargo = Cargo::Filled(cache, filled);
         }
     }
 }
 
 impl<K, V, E> From<Homecoming<K, V, E>> for Ending<Loaded<V, E>, Infallible> {
-    #[inline]
+    #[inline(always)]
     fn from(homecoming: Homecoming<K, V, E>) -> Self {
-        if let Some((cache, filled)) = &homecoming.filled {
+        if let Cargo::Filled(cache, filled) = &homecoming.cargo {
             cache.count_filled(filled);
         }
         Ending::Value(homecoming.loaded)
@@ -332,10 +323,10 @@ impl<K, V, E> Inner<K, V, E> {
     /// What is kept of this beside the times, if it has tags.
     pub(super) fn label(&self, keep: &Keep) -> Option<Arc<Label>> {
         let Keep { ttl, grace, tags, nameless, .. } = keep;
-        let tags: Box<[Tag]> = tags.iter().map(|name| self.tags.tag(name)).chain(nameless.iter().copied()).collect();
-        if tags.is_empty() {
+        if tags.is_empty() && nameless.is_empty() {
             return None;
         }
+        let tags: Box<[Tag]> = tags.iter().map(|name| self.tags.tag(name)).chain(nameless.iter().copied()).collect();
         let names = if self.second.is_some() { keep.tags.clone() } else { Vec::new() };
         let keep = Keep { ttl: *ttl, grace: *grace, tags: names, ..Keep::default() };
         Some(Arc::new(Label { tags, keep }))
@@ -402,7 +393,7 @@ impl<F> Trip<F> {
                 Stage::Under(permit) => break permit,
                 Stage::Before => match limit {
                     None => {
-                        count(&tally.loads);
+                        tally.load();
                         *trip.stage = Stage::Under(None);
                     }
                     Some(limit) => {
@@ -410,6 +401,8 @@ impl<F> Trip<F> {
                             Purpose::Miss => Priority::Normal,
                             Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
                         };
+                        // To the nanosecond, for gates that need it.
+                        *trip.from = env.now();
                         // Somebody may come to wait for what nobody waited for when it was put in line.
                         let ask = Ask::at(*trip.from).priority(priority).deadline(*trip.from + *trip.timeout);
                         *trip.stage = Stage::Entering(Arc::clone(limit).enter(ask));
@@ -418,7 +411,7 @@ impl<F> Trip<F> {
                 Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
                     Ok(permit) => {
                         *trip.from = env.now();
-                        count(&tally.loads);
+                        tally.load();
                         *trip.stage = Stage::Under(Some(permit));
                     }
                     Err(refusal) => {
@@ -438,7 +431,9 @@ impl<F> Trip<F> {
             }
         };
         trip.load.set(None);
-        let span = Span { from: *trip.from, to: env.now() };
+        // A load that was measured to some milliseconds is as often too short as too long, so it does for the average; a gate
+        // that lets in as many as are quick needs more.
+        let span = Span { from: *trip.from, to: if permit.is_some() { env.now() } else { env.coarse() } };
         let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
         if let Some(permit) = permit.take() {
             permit.settle(&verdict, span);
@@ -482,8 +477,11 @@ where
         let Some(Errand { cache, key, place, mark, .. }) = run.errand.take() else {
             unreachable!("it was there a line ago")
         };
-        let cargo = entry.map(|entry| Cargo { cache, hash: place.hash, key, entry, mark });
-        Poll::Ready(Homecoming { loaded, cargo, filled: None })
+        let cargo = match entry {
+            Some(entry) => Cargo::Entry { cache, hash: place.hash, key, entry, mark },
+            None => Cargo::None,
+        };
+        Poll::Ready(Homecoming { loaded, cargo })
     }
 }
 
@@ -505,7 +503,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
             MaybeProjected::Known { loaded } => {
-                Poll::Ready(Homecoming::empty(loaded.take().expect("a future is not polled after it was ready")))
+                let loaded = loaded.take().expect("a future is not polled after it was ready");
+                Poll::Ready(Homecoming { loaded, cargo: Cargo::None })
             }
             MaybeProjected::Load { load } => load.poll(cx),
         }
@@ -569,7 +568,7 @@ impl<K, V, E> Inner<K, V, E> {
     pub(super) fn count_put(&self, put: &Put<K, V, E>) {
         let evicted = put.gone.evicted;
         if evicted > 0 {
-            self.tally.evictions.fetch_add(evicted, Relaxed);
+            self.tally.evicted(evicted);
             self.env.tell(&Event::CacheEvicted { entries: evicted });
         }
         if put.too_heavy {

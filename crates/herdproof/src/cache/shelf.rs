@@ -48,7 +48,7 @@ pub(super) struct Shelf<K, V, E> {
     /// The hashes of newcomers, the oldest first; some may have been taken away since.
     newcomers: VecDeque<u64>,
     /// Traces of what had to go, in the places that hashes give them, the latest of each place first.
-    traces: Box<[[u32; 4]]>,
+    traces: Box<[[u16; 4]]>,
     /// The bucket that the hand looks at next.
     hand: usize,
     room: u64,
@@ -66,13 +66,16 @@ struct Item<K, V, E> {
     uses: AtomicU8,
 }
 
+/// An entry that has left, with its key.
+pub(super) type Left<K, V, E> = (K, Entry<V, E>);
+
 /// Entries that have left, to be dropped when no lock is held. The first has a place of its own, because most often there is
 /// one or none.
 pub(super) struct Gone<K, V, E> {
     /// How many had to make room.
     pub(super) evicted: u64,
-    first: Option<(K, Entry<V, E>)>,
-    others: Vec<(K, Entry<V, E>)>,
+    first: Option<Left<K, V, E>>,
+    others: Vec<Left<K, V, E>>,
 }
 
 impl<K: Hash, V: Clone> Scales<K, V> {
@@ -189,7 +192,7 @@ where
         is: impl Fn(&K) -> bool,
         may: impl FnOnce(&Entry<V, E>) -> bool,
         scales: &Scales<K, V>,
-    ) -> Option<(K, Entry<V, E>)> {
+    ) -> Option<Left<K, V, E>> {
         let found = self.items.find_entry(hash, |item| is(&item.key)).ok()?;
         if !may(&found.get().entry) {
             return None;
@@ -273,7 +276,7 @@ where
         false
     }
 
-    fn let_go(&mut self, item: Item<K, V, E>, scales: &Scales<K, V>) -> (K, Entry<V, E>) {
+    fn let_go(&mut self, item: Item<K, V, E>, scales: &Scales<K, V>) -> Left<K, V, E> {
         let Item { key, entry, uses } = item;
         let weight = scales.weight(&key, &entry);
         self.weight = self.weight.saturating_sub(weight);
@@ -326,8 +329,8 @@ where
 
 /// Where the trace of a hash is among so many places, and what it looks like there.
 #[expect(clippy::cast_possible_truncation, reason = "these are the parts of a hash that are wanted")]
-fn trace(hash: u64, places: usize) -> (usize, u32) {
-    ((hash >> 8) as usize & (places - 1), (hash >> 32) as u32 | 1)
+fn trace(hash: u64, places: usize) -> (usize, u16) {
+    ((hash >> 8) as usize & (places - 1), (hash >> 40) as u16 | 1)
 }
 
 /// What an entry may weigh where there is so much room.
@@ -336,7 +339,7 @@ fn heaviest(room: u64) -> u64 {
 }
 
 impl<K, V, E> Gone<K, V, E> {
-    fn keep(&mut self, item: Option<(K, Entry<V, E>)>) {
+    fn keep(&mut self, item: Option<Left<K, V, E>>) {
         if self.first.is_none() {
             self.first = item;
         } else {
@@ -344,7 +347,7 @@ impl<K, V, E> Gone<K, V, E> {
         }
     }
 
-    fn make_room(&mut self, item: (K, Entry<V, E>)) {
+    fn make_room(&mut self, item: Left<K, V, E>) {
         self.evicted += 1;
         self.keep(Some(item));
     }

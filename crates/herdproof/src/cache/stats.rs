@@ -48,38 +48,52 @@ impl Stats {
 }
 
 pub(super) struct Tally {
-    lines: Lines<2>,
-    pub(super) misses: AtomicU64,
+    lines: Lines<5>,
     pub(super) joins: AtomicU64,
-    pub(super) loads: AtomicU64,
     pub(super) refreshes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) fenced: AtomicU64,
-    pub(super) evictions: AtomicU64,
     pub(super) too_heavy: AtomicU64,
     pub(super) swept: AtomicU64,
 }
 
-/// What every hit adds to.
+/// What is counted all the time.
 const HITS: usize = 0;
 const STALE: usize = 1;
+const MISSES: usize = 2;
+const LOADS: usize = 3;
+const EVICTIONS: usize = 4;
 
 impl Tally {
     pub(super) fn new() -> Tally {
-        let [misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept] =
-            std::array::from_fn(|_| AtomicU64::new(0));
-        Tally { lines: Lines::new(), misses, joins, loads, refreshes, failures, fenced, evictions, too_heavy, swept }
+        let [joins, refreshes, failures, fenced, too_heavy, swept] = std::array::from_fn(|_| AtomicU64::new(0));
+        Tally { lines: Lines::new(), joins, refreshes, failures, fenced, too_heavy, swept }
     }
 
     /// Counts a hit; how many this thread's line had before.
     #[inline]
     pub(super) fn hit(&self) -> u64 {
-        self.lines.add(HITS)
+        self.lines.add(HITS, 1)
     }
 
     #[inline]
     pub(super) fn stale(&self) -> u64 {
-        self.lines.add(STALE)
+        self.lines.add(STALE, 1)
+    }
+
+    #[inline]
+    pub(super) fn miss(&self) {
+        self.lines.add(MISSES, 1);
+    }
+
+    #[inline]
+    pub(super) fn load(&self) {
+        self.lines.add(LOADS, 1);
+    }
+
+    #[inline]
+    pub(super) fn evicted(&self, entries: u64) {
+        self.lines.add(EVICTIONS, entries);
     }
 
     pub(super) fn stats(&self, entries: u64, weight: u64) -> Stats {
@@ -87,13 +101,13 @@ impl Tally {
         Stats {
             hits: self.lines.sum(HITS),
             stale: self.lines.sum(STALE),
-            misses: get(&self.misses),
+            misses: self.lines.sum(MISSES),
             joins: get(&self.joins),
-            loads: get(&self.loads),
+            loads: self.lines.sum(LOADS),
             refreshes: get(&self.refreshes),
             failures: get(&self.failures),
             fenced: get(&self.fenced),
-            evictions: get(&self.evictions),
+            evictions: self.lines.sum(EVICTIONS),
             too_heavy: get(&self.too_heavy),
             swept: get(&self.swept),
             entries,

@@ -60,7 +60,7 @@ where
         L: FnOnce() -> F,
     {
         let begun = loop {
-            match self.0.0.board(self.0.hash(&key), key.clone(), |_, _, _| ()) {
+            match self.0.0.board(self.0.hash(&key), key.clone(), |(), _, _| ()) {
                 Ok((begun, ())) => break begun,
                 Err(flight) => match flight.await {
                     // Whoever ran the load has left.
