@@ -7,13 +7,13 @@
 //! comes again within it settles at once.
 //!
 //! A look-up writes nothing but a count of uses, and that seldom, so many can be made at the same time. Entries lie in the
-//! table itself, where a look-up finds them without a further step through memory; the hand follows the order in which they
-//! lie there, and newcomers are found by their hashes, so nothing is lost when the table is laid out anew.
+//! table itself, where a look-up finds them without a further step through memory. The hand follows the order in which they
+//! lie there.
 
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hash},
-    mem,
+    iter, mem,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering::Relaxed},
@@ -45,8 +45,10 @@ pub(super) struct Scales<K, V> {
 
 pub(super) struct Shelf<K, V, E> {
     items: HashTable<Item<K, V, E>>,
-    /// The hashes of newcomers, the oldest first; some may have been taken away since.
-    newcomers: VecDeque<u64>,
+    /// How often the item of a bucket was used. Apart from the items, of which more lie in a cache line without it.
+    uses: Box<[AtomicU8]>,
+    /// The buckets of newcomers, the oldest first. Some may have been taken away since, and others come in their place.
+    newcomers: VecDeque<usize>,
     /// Traces of what had to go, in the places that hashes give them, the latest of each place first.
     traces: Box<[[u16; 4]]>,
     /// The bucket that the hand looks at next.
@@ -63,7 +65,6 @@ pub(super) struct Shelf<K, V, E> {
 struct Item<K, V, E> {
     key: K,
     entry: Entry<V, E>,
-    uses: AtomicU8,
 }
 
 /// An entry that has left, with its key.
@@ -99,6 +100,7 @@ where
         let traces = entries.div_ceil(4).next_power_of_two();
         Shelf {
             items: HashTable::new(),
+            uses: Box::default(),
             newcomers: VecDeque::new(),
             traces: vec![[0; 4]; traces].into_boxed_slice(),
             hand: 0,
@@ -123,13 +125,14 @@ where
     /// As [`peek`](Shelf::peek), and a use of the entry.
     #[inline(always)]
     pub(super) fn get(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<V, E>> {
-        let item = self.items.find(hash, |item| is(&item.key))?;
-        let uses = item.uses.load(Relaxed);
+        let bucket = self.items.find_bucket_index(hash, |item| is(&item.key))?;
+        let counted = &self.uses[bucket];
+        let uses = counted.load(Relaxed);
         if uses & OFTEN < OFTEN {
             // Of two uses at the same moment one may be lost.
-            item.uses.store(uses + 1, Relaxed);
+            counted.store(uses + 1, Relaxed);
         }
-        Some(&item.entry)
+        self.items.get_bucket(bucket).map(|item| &item.entry)
     }
 
     /// Puts an entry in, or another in its place; false if it is too heavy to be kept.
@@ -147,29 +150,32 @@ where
             gone.keep(Some((key, entry)));
             return false;
         }
-        if let Some(item) = self.items.find_mut(hash, |item| item.key == key) {
-            let before = scales.weight(&item.key, &item.entry);
-            let replaced = mem::replace(&mut item.entry, entry);
-            let uses = item.uses.get_mut();
+        if let Ok(mut found) = self.items.find_entry(hash, |item| item.key == key) {
+            let uses = self.uses[found.bucket_index()].get_mut();
             // What is put in now is not what goes for it.
             *uses = (*uses).max(*uses & NEW | 1);
-            let settled = *uses & NEW == 0;
+            let item = found.get_mut();
+            let before = scales.weight(&item.key, &item.entry);
             self.weight = self.weight.saturating_sub(before) + weight;
-            if settled {
+            if *uses & NEW == 0 {
                 self.settled_weight = self.settled_weight.saturating_sub(before) + weight;
             }
-            gone.keep(Some((key, replaced)));
+            gone.keep(Some((key, mem::replace(&mut item.entry, entry))));
         } else {
+            self.make_place(scales);
             let settles = self.settled_weight + weight <= self.settled_room || self.takes_trace(hash);
+            let item = self.items.insert_unique(hash, Item { key, entry }, |item| scales.hash(&item.key));
+            let bucket = item.bucket_index();
+            *self.uses[bucket].get_mut() = if settles { 0 } else { NEW };
             self.weight += weight;
             if settles {
                 self.settled_weight += weight;
             } else {
-                self.newcomers.push_back(hash);
+                self.newcomers.push_back(bucket);
+                if self.newcomers.len() > self.items.len() {
+                    self.count_newcomers();
+                }
             }
-            self.make_place(scales);
-            let uses = AtomicU8::new(if settles { 0 } else { NEW });
-            self.items.insert_unique(hash, Item { key, entry, uses }, |item| scales.hash(&item.key));
         }
         self.make_room(scales, gone);
         true
@@ -197,8 +203,9 @@ where
         if !may(&found.get().entry) {
             return None;
         }
+        let uses = *self.uses[found.bucket_index()].get_mut();
         let item = found.remove().0;
-        Some(self.let_go(item, scales))
+        Some(self.let_go(item, uses, scales))
     }
 
     /// Changes an entry that is there, but not what it weighs.
@@ -214,6 +221,7 @@ where
         self.traces.fill([0; 4]);
         (self.hand, self.weight, self.settled_weight) = (0, 0, 0);
         self.layout += 1;
+        self.uses = Box::default();
         mem::take(&mut self.items)
     }
 
@@ -236,20 +244,31 @@ where
             .find_map(|bucket| self.items.get_bucket(bucket).map(|item| (bucket + 1, &item.key, &item.entry)))
     }
 
+    /// Where newcomers are taken away as fast as they come, there is never a need for room, and nobody asks for the oldest.
+    #[cold]
+    fn count_newcomers(&mut self) {
+        let mut seen = vec![false; self.uses.len()];
+        let (uses, items) = (&mut self.uses, &self.items);
+        self.newcomers.retain(|bucket| {
+            let is_new = items.get_bucket(*bucket).is_some() && *uses[*bucket].get_mut() & NEW != 0;
+            is_new && !mem::replace(&mut seen[*bucket], true)
+        });
+    }
+
     /// The oldest newcomer settles, or goes; false if nothing is there.
     fn try_newcomer(&mut self, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) -> bool {
-        let Some(hash) = self.newcomers.pop_front() else { return self.turn(scales, gone) };
-        let is_it = |item: &Item<K, V, E>| item.uses.load(Relaxed) & NEW != 0 && scales.hash(&item.key) == hash;
-        let Ok(mut found) = self.items.find_entry(hash, is_it) else { return true };
-        let uses = found.get_mut().uses.get_mut();
+        let Some(bucket) = self.newcomers.pop_front() else { return self.turn(scales, gone) };
+        let Ok(found) = self.items.get_bucket_entry(bucket) else { return true };
+        let uses = self.uses[bucket].get_mut();
         if *uses == NEW {
             let item = found.remove().0;
-            self.leave_trace(hash);
-            gone.make_room(self.let_go(item, scales));
-        } else {
+            self.leave_trace(scales.hash(&item.key));
+            gone.make_room(self.let_go(item, NEW, scales));
+        } else if *uses > NEW {
             *uses = 0;
             self.settled_weight += scales.weight(&found.get().key, &found.get().entry);
         }
+        // Else it has settled, in the place of one that was taken away.
         true
     }
 
@@ -260,13 +279,13 @@ where
         for _ in 0..=buckets * (usize::from(OFTEN) + 1) {
             let bucket = if self.hand < buckets { self.hand } else { 0 };
             self.hand = bucket + 1;
-            let Ok(mut found) = self.items.get_bucket_entry(bucket) else { continue };
-            let uses = found.get_mut().uses.get_mut();
+            let Ok(found) = self.items.get_bucket_entry(bucket) else { continue };
+            let uses = self.uses[bucket].get_mut();
             match *uses {
                 0 => {
                     let item = found.remove().0;
                     self.leave_trace(scales.hash(&item.key));
-                    gone.make_room(self.let_go(item, scales));
+                    gone.make_room(self.let_go(item, 0, scales));
                     return true;
                 }
                 NEW.. => {}
@@ -276,11 +295,11 @@ where
         false
     }
 
-    fn let_go(&mut self, item: Item<K, V, E>, scales: &Scales<K, V>) -> Left<K, V, E> {
-        let Item { key, entry, uses } = item;
+    fn let_go(&mut self, item: Item<K, V, E>, uses: u8, scales: &Scales<K, V>) -> Left<K, V, E> {
+        let Item { key, entry } = item;
         let weight = scales.weight(&key, &entry);
         self.weight = self.weight.saturating_sub(weight);
-        if uses.into_inner() & NEW == 0 {
+        if uses & NEW == 0 {
             self.settled_weight = self.settled_weight.saturating_sub(weight);
         }
         if self.items.is_empty() {
@@ -306,10 +325,19 @@ where
         // sixteenth of that, or more.
         let (len, most) = (self.items.len(), self.items.num_buckets() / 8 * 7);
         let capacity = if len < most / 16 * 15 { most } else { (most + 1).max(len + 1) };
-        let items = mem::replace(&mut self.items, HashTable::with_capacity(capacity));
-        for item in items {
-            self.items.insert_unique(scales.hash(&item.key), item, |item| scales.hash(&item.key));
+        let mut old = mem::replace(&mut self.items, HashTable::with_capacity(capacity));
+        let buckets = self.items.num_buckets();
+        let uses = mem::replace(&mut self.uses, iter::repeat_with(AtomicU8::default).take(buckets).collect());
+        let mut moved = vec![None; uses.len()];
+        for (bucket, (counted, moved)) in uses.into_iter().zip(&mut moved).enumerate() {
+            let Ok(found) = old.get_bucket_entry(bucket) else { continue };
+            let item = found.remove().0;
+            let laid = self.items.insert_unique(scales.hash(&item.key), item, |item| scales.hash(&item.key));
+            self.uses[laid.bucket_index()] = counted;
+            *moved = Some(laid.bucket_index());
         }
+        let newcomers = mem::take(&mut self.newcomers);
+        self.newcomers = newcomers.into_iter().filter_map(|bucket| moved[bucket]).collect();
         self.layout += 1;
     }
 
@@ -480,13 +508,13 @@ mod tests {
                 }
                 assert!(trial.shelf.weight() <= 500);
             }
-            let all: Vec<_> = trial.shelf.items.iter().collect();
-            let weight = |new: bool| -> u64 {
-                let those = all.iter().filter(|item| !new || item.uses.load(Relaxed) & NEW == 0);
-                those.map(|item| trial.scales.weight(&item.key, &item.entry)).sum()
-            };
-            assert_eq!((weight(false), weight(true)), (trial.shelf.weight, trial.shelf.settled_weight), "seed {seed}");
-            assert!(all.len() > 100, "{}", all.len());
+            let Shelf { items, uses, weight, settled_weight, .. } = &trial.shelf;
+            let weigh = |item: &Item<_, _, _>| trial.scales.weight(&item.key, &item.entry);
+            let is_settled = |bucket: usize| uses[bucket].load(Relaxed) & NEW == 0;
+            let settled =
+                (0..uses.len()).filter(|bucket| is_settled(*bucket)).filter_map(|bucket| items.get_bucket(bucket));
+            assert_eq!((items.iter().map(weigh).sum(), settled.map(weigh).sum()), (*weight, *settled_weight), "{seed}");
+            assert!(items.len() > 100, "{}", items.len());
         }
     }
 
@@ -516,6 +544,18 @@ mod tests {
         assert_eq!(trial.shelf.items.num_buckets(), buckets);
         assert_eq!(trial.shelf.len(), 6_400);
         assert!(trial.shelf.newcomers.len() < 400, "{}", trial.shelf.newcomers.len());
+    }
+
+    #[test]
+    fn newcomers_that_are_taken_away_as_fast_as_they_come_are_not_remembered_for_ever() {
+        let mut trial = Trial::of(1_000);
+        trial.ask_all(0..975);
+        for key in 0..100_000 {
+            trial.ask(10_000 + key);
+            assert!(trial.remove(10_000 + key));
+        }
+        assert!(trial.shelf.newcomers.len() <= 1_000, "{}", trial.shelf.newcomers.len());
+        assert_eq!((trial.evicted, trial.shelf.weight()), (0, 975));
     }
 
     #[test]

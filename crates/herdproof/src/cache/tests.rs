@@ -2,6 +2,7 @@
 
 use std::{
     future::pending,
+    iter,
     sync::{
         Mutex,
         atomic::{AtomicU32, Ordering},
@@ -696,6 +697,24 @@ fn what_takes_too_much_room_is_not_kept_and_that_is_counted() {
     (10..100).for_each(|key| cache.set(key, vec![0; 500].into()));
     let stats = cache.stats();
     assert!(stats.weight <= 16_000 && stats.evictions >= 58, "{stats:?}");
+}
+
+#[test]
+fn scales_that_panic_end_the_load_for_everybody_and_the_key_is_free_again() {
+    let weigh = |_: &String, value: &u32| if *value == 1 { panic!("scales") } else { 1 };
+    for slow in [false, true] {
+        let mut scene = Scene::with(|builder| builder.weighed(1_000, 100, weigh));
+        let first = if slow { scene.get(MS) } else { scene.cache.get("key", || async { Ok(1) }) };
+        let joined = slow.then(|| scene.get(MS));
+        for get in iter::once(first).chain(joined) {
+            let answer = scene.sim.run(get);
+            assert!(matches!(answer, Err(GetError::Panicked(_))), "{answer:?}");
+        }
+        let stats = scene.cache.0.engine.loads.stats();
+        assert_eq!((stats.in_air, scene.cache.len()), (0, 0));
+        scene.loads.store(1, Ordering::Relaxed);
+        assert_eq!(scene.ask(MS).unwrap().value, 2);
+    }
 }
 
 #[test]
