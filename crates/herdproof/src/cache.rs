@@ -191,12 +191,12 @@ where
         let now = self.0.env.coarse();
         let hash = self.0.engine.hash(key);
         let found = match self.0.engine.get(hash, key) {
-            Some(Entry::Value { look_at, left, fresh, grace, load, value }) => {
-                if now < look_at && !left.is_behind() {
+            Some(Entry::Value { look_at, times, value }) => {
+                if now < look_at && !times.is_put_off() {
                     self.0.serve_fresh(key);
-                    return Get::hit(Got::fresh(value, look_at, left, fresh, now));
+                    return Get::hit(Got::fresh(value, look_at, times.ends(), now));
                 }
-                Some(Entry::Value { look_at, left, fresh, grace, load, value })
+                Some(Entry::Value { look_at, times, value })
             }
             other => other,
         };
@@ -236,8 +236,8 @@ where
     {
         let now = self.0.env.coarse();
         let found = match self.0.engine.get(self.0.engine.hash(key), key)? {
-            Entry::Value { look_at, left, fresh, value, .. } if now < look_at && !left.is_behind() => {
-                Got::fresh(value, look_at, left, fresh, now)
+            Entry::Value { look_at, times, value } if now < look_at && !times.is_put_off() => {
+                Got::fresh(value, look_at, times.ends(), now)
             }
             entry => self.0.servable(key, &entry).filter(|found| !found.is_stale())?,
         };

@@ -3,7 +3,7 @@
 //! An entry costs 16 bytes beside its value, because a hit is as dear as the memory it has to fetch. And a hit compares one
 //! number: [`look_at`](Life::look_at), the first instant at which there is anything to think about.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, tags::Tag};
 use crate::env::{Tick, nanos};
@@ -19,20 +19,22 @@ const LONGEST: Duration = Duration::from_millis(1 << 40);
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
-/// What is kept for a key. Flat, so that the variant lies in the byte that is left over.
+/// What is kept for a key. In whole words: an entry is passed on a few times before it lies where it belongs, and a processor
+/// has to wait before it can read as one what was just written in parts.
 pub(super) enum Entry<V, E> {
-    Value { look_at: Tick, left: Away, fresh: Away, grace: Away, load: LoadTime, value: V },
-    Other { look_at: Tick, left: Away, fresh: Away, grace: Away, load: LoadTime, other: Arc<Other<V, E>> },
+    Value {
+        look_at: Tick,
+        times: Times,
+        value: V,
+    },
+    /// What is rarer than a plain value.
+    Other(Arc<Other<V, E>>),
 }
 
-/// What is rarer than a plain value.
-pub(super) enum Other<V, E> {
-    /// There is no such thing, and that is known.
-    Absent,
-    /// The load failed, and is not to be tried again yet.
-    Failed(Arc<E>),
-    /// With the instant it was loaded, because that is compared with when its tags were expired.
-    Tagged { value: V, label: Arc<Label>, born: Tick },
+pub(super) struct Other<V, E> {
+    life: Life,
+    /// A value has a label here.
+    content: Content<V, E>,
 }
 
 /// What an entry holds.
@@ -163,6 +165,65 @@ impl LoadTime {
     }
 }
 
+/// The times of an entry beside the one that is compared at every hit, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times(NonZero<u64>);
+
+/// Of these times, when it was loaded, reckoned from the one that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends(u32);
+
+#[expect(clippy::cast_possible_truncation, reason = "these are the parts that are wanted")]
+impl Times {
+    /// Never all zero, so that an entry needs no room to say that it has none of these.
+    const SOME: NonZero<u64> = NonZero::new(1 << 63).expect("it is not zero");
+
+    fn new(left: Away, fresh: Away, grace: Away, load: LoadTime) -> Times {
+        let parts = [u64::from(left.0), u64::from(fresh.0) << 16, u64::from(grace.0) << 32, u64::from(load.0) << 48];
+        Times(parts.into_iter().fold(Self::SOME, |word, part| word | part))
+    }
+
+    /// Whether it is past its time, and served as it is because loading it has failed.
+    #[inline]
+    pub(super) fn is_put_off(self) -> bool {
+        self.left().is_behind()
+    }
+
+    #[inline]
+    pub(super) fn ends(self) -> Ends {
+        Ends(self.0.get() as u32)
+    }
+
+    #[inline]
+    fn left(self) -> Away {
+        Away(self.0.get() as u16)
+    }
+
+    fn fresh(self) -> Away {
+        Away((self.0.get() >> 16) as u16)
+    }
+
+    fn grace(self) -> Away {
+        Away((self.0.get() >> 32) as u16)
+    }
+
+    fn load(self) -> LoadTime {
+        LoadTime((self.0.get() >> 48) as u8)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "these are the parts that are wanted")]
+impl Ends {
+    pub(super) const NONE: Ends = Ends(0);
+
+    /// How old it was when it was to be looked at, in nanoseconds.
+    pub(super) fn age_then(self) -> i64 {
+        // No time that is kept here is too long for its sign.
+        let (left, fresh) = (Away(self.0 as u16), Away((self.0 >> 16) as u16));
+        fresh.nanos().cast_signed().saturating_sub_unsigned(left.nanos())
+    }
+}
+
 impl Life {
     /// Of what was loaded just now.
     pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
@@ -241,45 +302,39 @@ pub(super) fn fires(now: Tick, fresh_until: Tick, load: Duration, beta: f64, dra
 }
 
 impl<V: Clone, E> Entry<V, E> {
+    #[inline]
     pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
-        let Life { look_at, fresh_until, .. } = life;
+        let Life { look_at, fresh_until, fresh, grace, load } = life;
+        let Content::Value(value, None) = content else { return Entry::Other(Arc::new(Other { life, content })) };
         let left = if look_at <= fresh_until {
             Away::at_most(between(look_at, fresh_until))
         } else {
             Away::at_most(between(fresh_until, look_at)).behind()
         };
-        let (fresh, grace) = (Away::at_least(nanos(life.fresh)), Away::at_least(nanos(life.grace)));
-        let load = LoadTime::new(life.load);
-        let other = match content {
-            Content::Value(value, None) => return Entry::Value { look_at, left, fresh, grace, load, value },
-            Content::Value(value, Some(label)) => Other::Tagged { value, label, born: life.born() },
-            Content::Absent => Other::Absent,
-            Content::Failed(error) => Other::Failed(error),
-        };
-        Entry::Other { look_at, left, fresh, grace, load, other: Arc::new(other) }
+        let (fresh, grace) = (Away::at_least(nanos(fresh)), Away::at_least(nanos(grace)));
+        Entry::Value { look_at, times: Times::new(left, fresh, grace, LoadTime::new(load)), value }
     }
 
     pub(super) fn life(&self) -> Life {
-        let (Entry::Value { look_at, left, fresh, grace, load, .. }
-        | Entry::Other { look_at, left, fresh, grace, load, .. }) = self;
-        let fresh_until = left.from(*look_at);
-        let fresh = match self {
-            Entry::Other { other, .. } => match &**other {
-                Other::Tagged { born, .. } => fresh_until - *born,
-                Other::Absent | Other::Failed(_) => fresh.time(),
+        match self {
+            Entry::Value { look_at, times, .. } => Life {
+                look_at: *look_at,
+                fresh_until: times.left().from(*look_at),
+                fresh: times.fresh().time(),
+                grace: times.grace().time(),
+                load: times.load().get(),
             },
-            Entry::Value { .. } => fresh.time(),
-        };
-        Life { look_at: *look_at, fresh_until, fresh, grace: grace.time(), load: load.get() }
+            Entry::Other(other) => other.life,
+        }
     }
 
     /// The value, if it is one.
     pub(super) fn value(&self) -> Option<&V> {
         match self {
             Entry::Value { value, .. } => Some(value),
-            Entry::Other { other, .. } => match &**other {
-                Other::Tagged { value, .. } => Some(value),
-                Other::Absent | Other::Failed(_) => None,
+            Entry::Other(other) => match &other.content {
+                Content::Value(value, _) => Some(value),
+                Content::Absent | Content::Failed(_) => None,
             },
         }
     }
@@ -291,38 +346,40 @@ impl<V: Clone, E> Entry<V, E> {
     /// Its tags, if it has any, and what was said of it.
     pub(super) fn label(&self) -> Option<&Arc<Label>> {
         match self {
-            Entry::Other { other, .. } => match &**other {
-                Other::Tagged { label, .. } => Some(label),
-                Other::Absent | Other::Failed(_) => None,
-            },
             Entry::Value { .. } => None,
+            Entry::Other(other) => match &other.content {
+                Content::Value(_, label) => label.as_ref(),
+                Content::Absent | Content::Failed(_) => None,
+            },
         }
     }
 
     pub(super) fn into_content(self) -> Content<V, E> {
         match self {
             Entry::Value { value, .. } => Content::Value(value, None),
-            Entry::Other { other, .. } => match &*other {
-                Other::Tagged { value, label, .. } => Content::Value(value.clone(), Some(Arc::clone(label))),
-                Other::Absent => Content::Absent,
-                Other::Failed(error) => Content::Failed(Arc::clone(error)),
-            },
+            Entry::Other(other) => other.content.clone(),
+        }
+    }
+}
+
+impl<V: Clone, E> Clone for Content<V, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Content::Value(value, label) => Content::Value(value.clone(), label.clone()),
+            Content::Absent => Content::Absent,
+            Content::Failed(error) => Content::Failed(Arc::clone(error)),
         }
     }
 }
 
 impl<V: Clone, E> Clone for Entry<V, E> {
-    #[inline]
+    #[inline(always)]
     fn clone(&self) -> Self {
         match self {
-            Entry::Value { look_at, left, fresh, grace, load, value } => {
-                let (look_at, left, fresh, grace, load) = (*look_at, *left, *fresh, *grace, *load);
-                Entry::Value { look_at, left, fresh, grace, load, value: value.clone() }
+            Entry::Value { look_at, times, value } => {
+                Entry::Value { look_at: *look_at, times: *times, value: value.clone() }
             }
-            Entry::Other { look_at, left, fresh, grace, load, other } => {
-                let (look_at, left, fresh, grace, load) = (*look_at, *left, *fresh, *grace, *load);
-                Entry::Other { look_at, left, fresh, grace, load, other: Arc::clone(other) }
-            }
+            Entry::Other(other) => Entry::Other(Arc::clone(other)),
         }
     }
 }

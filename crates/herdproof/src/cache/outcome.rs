@@ -2,7 +2,7 @@
 
 use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 
-use super::{AnyError, entry::Away, tags::Tag};
+use super::{AnyError, entry::Ends, tags::Tag};
 use crate::{env::Tick, error::Panic, gate::Refusal};
 
 /// What a load has found; for [`Cache::get_with`](super::Cache::get_with).
@@ -113,8 +113,7 @@ pub struct Got<V> {
     /// What its age is reckoned from, when somebody asks for that: nanoseconds since the entry was to be looked at, below
     /// zero if it was not yet.
     since: i64,
-    left: Away,
-    fresh: Away,
+    ends: Ends,
 }
 
 /// Where a value is from.
@@ -139,19 +138,18 @@ pub enum Source {
 
 impl<V> Got<V> {
     pub(super) fn new(value: V, source: Source, born: Tick, asked: Tick) -> Got<V> {
-        Got { value, source, since: since(born, asked), left: Away::NONE, fresh: Away::NONE }
+        Got { value, source, since: since(born, asked), ends: Ends::NONE }
     }
 
-    /// What was served without a thought, `left` before the end of its freshness of so long in all.
+    /// What was served without a thought.
     #[inline]
-    pub(super) fn fresh(value: V, look_at: Tick, left: Away, fresh: Away, asked: Tick) -> Got<V> {
-        Got { value, source: Source::Memory, since: since(look_at, asked), left, fresh }
+    pub(super) fn fresh(value: V, look_at: Tick, ends: Ends, asked: Tick) -> Got<V> {
+        Got { value, source: Source::Memory, since: since(look_at, asked), ends }
     }
 
     /// How long ago it was loaded, to some milliseconds and a five hundredth of its time to live.
     pub fn age(&self) -> Duration {
-        // No time that is kept here is too long for its sign.
-        let age = self.since.saturating_add_unsigned(self.fresh.nanos()).saturating_sub_unsigned(self.left.nanos());
+        let age = self.since.saturating_add(self.ends.age_then());
         Duration::from_nanos(u64::try_from(age).unwrap_or(0))
     }
 
