@@ -17,7 +17,7 @@ const SHARED: usize = 8;
 const NONE: usize = usize::MAX;
 
 /// `N` counts, as many times as there are lines.
-pub(super) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
+pub(crate) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
 
 #[repr(align(64))]
 struct Line<const N: usize>([AtomicU64; N]);
@@ -67,38 +67,48 @@ impl Drop for Lease {
     }
 }
 
+/// The line of a thread that had none.
+#[cold]
+fn take_line() -> usize {
+    let line = Lease::take();
+    LINE.set(line);
+    line
+}
+
 impl<const N: usize> Lines<N> {
-    pub(super) fn new() -> Lines<N> {
+    pub(crate) fn new() -> Lines<N> {
         Lines(Box::new(std::array::from_fn(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))))
     }
 
     /// Adds one; how many this thread's line had before.
     #[inline]
-    pub(super) fn add(&self, count: usize) -> u64 {
-        let line = LINE.get();
-        if line >= OWN {
-            return self.add_among_others(count);
-        }
-        let count = &self.0[line].0[count];
-        let before = count.load(Relaxed);
-        count.store(before.wrapping_add(1), Relaxed);
+    pub(crate) fn add(&self, count: usize) -> u64 {
+        let Some(own) = self.own() else { return self.add_among_others(count) };
+        let before = own[count].load(Relaxed);
+        own[count].store(before.wrapping_add(1), Relaxed);
         before
+    }
+
+    /// The counts that only this thread writes, if there is a line for it.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<&[AtomicU64; N]> {
+        let line = LINE.get();
+        let line = if line == NONE { take_line() } else { line };
+        if line < OWN { Some(&self.0[line].0) } else { None }
+    }
+
+    /// The counts of all lines, one after the other.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &[AtomicU64; N]> {
+        self.0.iter().map(|line| &line.0)
     }
 
     #[cold]
     fn add_among_others(&self, count: usize) -> u64 {
-        if LINE.get() == NONE {
-            let line = Lease::take();
-            LINE.set(line);
-            if line < OWN {
-                return self.add(count);
-            }
-        }
         self.0[LINE.get()].0[count].fetch_add(1, Relaxed)
     }
 
-    pub(super) fn sum(&self, count: usize) -> u64 {
-        self.0.iter().map(|line| line.0[count].load(Relaxed)).sum()
+    pub(crate) fn sum(&self, count: usize) -> u64 {
+        self.all().map(|line| line[count].load(Relaxed)).sum()
     }
 }
 
