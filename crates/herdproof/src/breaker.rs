@@ -78,6 +78,7 @@ use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
     gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
+    lines::Apart,
     sync::{AtomicU64, Mutex},
     window::Scale,
 };
@@ -142,10 +143,6 @@ struct Inner {
     returns: Apart<Returns>,
     tally: Apart<Tally<SLOTS>>,
 }
-
-/// On cache lines of its own, because every thread writes to it.
-#[repr(align(64))]
-struct Apart<T>(T);
 
 /// Gives everybody who is refused an instant of their own.
 ///

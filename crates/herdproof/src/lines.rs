@@ -1,6 +1,7 @@
 //! Counting without meeting: a thread adds to a cache line that nobody else writes, so a plain load and a plain store will do.
 //!
-//! Adding to what others may add to as well takes a locked instruction, whether they do or not.
+//! Adding to what others may add to as well takes a locked instruction, whether they do or not. Where that must be, it stands
+//! [`Apart`]: a line that somebody has just written to has to be fetched by everybody else, with all that is on it.
 
 use std::{
     cell::Cell,
@@ -18,6 +19,11 @@ const NONE: usize = usize::MAX;
 
 /// `N` counts, as many times as there are lines.
 pub(crate) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
+
+/// On cache lines of its own, because every thread writes to it.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Apart<T>(pub(crate) T);
 
 #[repr(align(64))]
 struct Line<const N: usize>([AtomicU64; N]);

@@ -124,14 +124,14 @@ fn the_last_to_reserve_gives_its_slot_back_when_it_leaves() {
     let env = sim.env();
     let limit = limit(&env, 1);
     settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
-    let before = limit.0.tat.load(Relaxed);
+    let before = limit.0.tat.0.load(Relaxed);
     {
         let mut ask = Ask::new(&env);
         let mut waiting = pin!(limit.enter(&mut ask));
         assert!(poll_once(waiting.as_mut()).is_pending());
-        assert_ne!(limit.0.tat.load(Relaxed), before);
+        assert_ne!(limit.0.tat.0.load(Relaxed), before);
     }
-    assert_eq!(limit.0.tat.load(Relaxed), before);
+    assert_eq!(limit.0.tat.0.load(Relaxed), before);
 }
 
 #[test]
