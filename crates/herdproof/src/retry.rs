@@ -21,10 +21,14 @@
 //! # runtime.block_on(async {
 //! let env = Env::system();
 //! let retry = Retry::new(&env); // one for each upstream: it has a budget of its own
-//! let answer = retry.run(&env, result, Ask::new(&env), async |ask| get(ask).await.map_err(Failure::Failed)).await;
+//! let answer = retry.run(&env, result, Ask::coarse(&env), async |ask| get(ask).await.map_err(Failure::Failed)).await;
 //! assert_eq!(answer.unwrap(), 42);
 //! # });
 //! ```
+//!
+//! Most of what a first attempt that succeeds pays for is the reading of the clock, so it is [`Ask::coarse`] here: its timeout
+//! and its deadline may come a few milliseconds early. Later attempts begin when the timer of their backoff says. Where a rate
+//! or an adaptive limit stands inside, or milliseconds matter, ask with [`Ask::new`].
 //!
 //! | setting | default | from |
 //! |---|---|---|
