@@ -22,7 +22,7 @@ pub(crate) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
 
 /// On cache lines of its own, because every thread writes to it.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
 #[repr(align(64))]

@@ -330,7 +330,7 @@ where
     }
 }
 
-impl<'a, C, W> Operation<'a, C, W> {
+impl<C, W> Operation<'_, C, W> {
     #[inline]
     fn begin(&self) {
         // One that is somebody else's retry is no first attempt.

@@ -185,8 +185,9 @@ impl Inner {
     /// would be written to memory, and a lock waits until that is done.
     #[inline(never)]
     fn refuse_until(&self, why: Why, now: u64, at: u64, takes: u64) -> Refusal {
+        let refusal = Refusal::new(why).after(until(now, self.promises.at(at, takes)));
         self.env.tell(&Event::Refusal);
-        Refusal::new(why).after(until(now, self.promises.at(at, takes)))
+        refusal
     }
 
     #[cold]

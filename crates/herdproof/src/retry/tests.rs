@@ -483,7 +483,7 @@ fn an_operation_that_was_asked_for_milliseconds_ago_is_cut_off_and_tried_again_a
         env.sleep(SEC).await;
         let (began, asks) = (env.now(), Mutex::new(Vec::new()));
         let retry = steady(&env).timeout(MS * 20).attempts(2).build();
-        let coarse = Ask::at(Tick::ZERO + (SEC - MS * 4));
+        let coarse = Ask::at(Tick::ZERO + MS * 996);
         let run = retry.run(&env, result, coarse, |ask| {
             asks.lock().push(ask);
             pending::<Outcome>()

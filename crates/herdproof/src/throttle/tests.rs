@@ -167,10 +167,9 @@ fn settings_that_make_no_sense_change_nothing() {
 
 #[test]
 fn who_asks_or_settles_by_a_clock_that_is_milliseconds_behind_is_counted_and_taken_back_as_any_other() {
-    const BEHIND: Duration = Duration::from_millis(4);
     let mut scene = Scene::new(|usual| usual);
     scene.now = scene.now + SECOND * 8;
-    let behind = Tick::ZERO + (SECOND * 8 - BEHIND);
+    let behind = Tick::ZERO + Duration::from_millis(7_996);
     for (from, to) in [(behind, scene.now), (scene.now, behind)] {
         scene.throttle.try_enter(&Ask::at(from)).expect("all is well").settle(&Verdict::Ok, Span { from, to });
         drop(scene.throttle.try_enter(&Ask::at(from)).expect("all is well"));
