@@ -9,9 +9,11 @@
 //! - `herdproof` reads the clock for each call, once on the way in and, where there is something to settle, once on the way
 //!   out. `herdproof, given` is told the instant, as a gate behind another is; `governor, given` has a clock that only
 //!   moves when told. `clock` is what the readings alone cost.
+//! - `herdproof, coarse` reads the coarse clock on the way in, as the documentation of retries and breakers says to. The other
+//!   row of ours there reads the exact one.
 //! - Goals compare like with like: the rate limits are given their clocks. A recloser that is closed reads no clock, so it is
-//!   measured against our breaker with the clock given; one that is open does, and so does ours there. The others pay for
-//!   their own clocks, and so do we.
+//!   measured against our breaker with the clock given; one that is open does, and so does ours there, coarsely. The
+//!   others pay for their own clocks, and so do we.
 //! - `herdproof, owned` has permits that may outlive the gate, and the clock given; the permits of the others borrow it.
 //!
 //! Calls on one thread are CPU time, calls on two are wall time: `wall ns/call` is from one call of a thread to its next.
@@ -26,7 +28,7 @@ mod rates;
 
 use std::process::ExitCode;
 
-use calls::{All, Given, alone, on_two_threads};
+use calls::{All, Coarse, Given, alone, on_two_threads};
 use herdproof::{Env, shield::Shield};
 use herdproof_bench::{Bench, Case, Counting, Goal, Run, Subject, Value};
 use others::asynchronous;
@@ -35,12 +37,14 @@ use others::asynchronous;
 static ALLOCATOR: Counting = Counting;
 
 const OURS: &str = "herdproof";
+const OURS_COARSE: &str = "herdproof, coarse";
 const OURS_GIVEN: &str = "herdproof, given";
 const OURS_OWNED: &str = "herdproof, owned";
 const GOVERNOR: &str = "governor";
 const GOVERNOR_GIVEN: &str = "governor, given";
 const RECLOSER: &str = "recloser";
 const CLOCK: &str = "clock";
+const COARSE_CLOCK: &str = "clock, coarse";
 
 /// Subjects that are called on one thread, each made of an `Env` that lives as long as it does.
 macro_rules! alone {
@@ -187,6 +191,7 @@ fn breaker() -> Vec<Case> {
             "breaker-open",
             vec![at_most(0.5, RECLOSER, "ns/op")],
             alone!(Refused:
+                OURS_COARSE => |env| asynchronous(breakers::herdproof(All::Refused, env, Coarse(env))),
                 OURS => |env| asynchronous(breakers::herdproof(All::Refused, env, env)),
                 OURS_GIVEN => |env| asynchronous(breakers::herdproof(All::Refused, env, Given)),
                 RECLOSER => |_env| asynchronous(breakers::recloser(All::Refused)),
@@ -247,6 +252,7 @@ fn retry_and_shield() -> Vec<Case> {
             "retry",
             vec![at_most(0.4, "tower Retry", "ns/op")],
             alone!(LetIn:
+                OURS_COARSE => |env| others::retry(env, Coarse(env)),
                 OURS => |env| others::retry(env, env),
                 OURS_GIVEN => |env| others::retry(env, Given),
                 "tower Retry" => |_env| others::tower_retry(),
@@ -254,6 +260,7 @@ fn retry_and_shield() -> Vec<Case> {
                 "tokio-retry" => |_env| others::tokio_retry(),
                 "plain call" => |_env| others::plain(),
                 CLOCK => |env| asynchronous(others::readings(env, 1)),
+                COARSE_CLOCK => |env| asynchronous(others::coarse_reading(env)),
             ),
         ),
         one(

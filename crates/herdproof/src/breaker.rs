@@ -51,6 +51,10 @@
 //! in a row because a few refusals by a busy origin are how it protects itself; when they are most of the answers, the
 //! window sees it.
 //!
+//! An open breaker is asked most when there is least to spare, and most of what its no costs is the reading of the clock.
+//! Nothing here depends on milliseconds unless [`slow`](BreakerBuilder::slow) does, so [`Ask::coarse`] will do: the probe is let
+//! in a few milliseconds late.
+//!
 //! Results of calls that were let in before the breaker last changed are thrown away: a slow failure from before the outage
 //! ended does not open it again.
 
@@ -78,6 +82,7 @@ use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
     gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
+    lines::Apart,
     sync::{AtomicU64, Mutex},
     window::Scale,
 };
@@ -142,10 +147,6 @@ struct Inner {
     returns: Apart<Returns>,
     tally: Apart<Tally<SLOTS>>,
 }
-
-/// On cache lines of its own, because every thread writes to it.
-#[repr(align(64))]
-struct Apart<T>(T);
 
 /// Gives everybody who is refused an instant of their own.
 ///

@@ -54,7 +54,6 @@ mod entry;
 mod get;
 mod hint;
 mod hot;
-mod lines;
 mod load;
 mod news;
 mod outcome;

@@ -215,6 +215,26 @@ impl Ask {
         Ask::at(env.now())
     }
 
+    /// As [`new`](Ask::new), from the [coarse clock](Env::coarse), which costs half or less.
+    ///
+    /// For retries, budgets, breakers and throttles, whose times are seconds. The instant is some milliseconds old at worst,
+    /// so the timeout of a first attempt ends that much too early, a breaker lets its probe in that much too late, and a
+    /// call seems to have taken that much longer. Not for rates, adaptive limits and queues: a rate would come back in
+    /// steps, and the others go by how long calls take.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use herdproof::{Env, gate::Ask};
+    ///
+    /// let env = Env::system();
+    /// let ask = Ask::coarse(&env);
+    /// assert!(ask.at <= env.now() && env.now() - ask.at < Duration::from_secs(1));
+    /// ```
+    #[inline]
+    pub fn coarse(env: &Env) -> Ask {
+        Ask::at(env.coarse())
+    }
+
     /// As [`new`](Ask::new), for who has read the clock already.
     #[inline]
     pub const fn at(at: Tick) -> Ask {
@@ -271,7 +291,8 @@ impl Ask {
 }
 
 impl Span {
-    /// How long it took.
+    /// How long it took; no time at all if it seems to have ended before it began, because one of the two was read from a
+    /// [coarse clock](Ask::coarse).
     #[inline]
     pub fn took(self) -> Duration {
         self.to - self.from

@@ -89,7 +89,11 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
     /// Acts on the state of the key with this hash, made first if there is none. The key is copied only then.
     ///
     /// Runs under the lock of the key's shard: `act` must be short and must not come back here.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "else what `act` needs is written to memory, and a lock waits until that is done"
+    )]
     pub(crate) fn with<Q, R>(
         &self,
         hash: u64,
@@ -105,28 +109,23 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
         let mut shard = self.shard(hash);
         match shard.table.find_mut(hash, |entry| entry.key.borrow() == key) {
             Some(entry) => act(&mut entry.state),
-            None => self.with_new(shard, hash, key.to_owned(), now, make(), act),
+            None => {
+                let mut state = make();
+                let result = act(&mut state);
+                self.insert(shard, hash, Entry { key: key.to_owned(), state }, now);
+                result
+            }
         }
     }
 
     /// Apart from those that are there, who need none of its registers.
     #[cold]
     #[inline(never)]
-    fn with_new<R>(
-        &self,
-        mut shard: MutexGuard<'_, Shard<K, S>>,
-        hash: u64,
-        key: K,
-        now: Tick,
-        state: S,
-        act: impl FnOnce(&mut S) -> R,
-    ) -> R {
+    fn insert(&self, mut shard: MutexGuard<'_, Shard<K, S>>, hash: u64, entry: Entry<K, S>, now: Tick) {
         let gone = shard.make_room(now, self.quota);
-        let entry = shard.table.insert_unique(hash, Entry { key, state }, |entry| self.hasher.hash_one(&entry.key));
-        let result = act(&mut entry.into_mut().state);
+        shard.table.insert_unique(hash, entry, |entry| self.hasher.hash_one(&entry.key));
         drop(shard);
         drop(gone);
-        result
     }
 
     /// Acts on the state of the key with this hash if it is there still. For whoever has come back to settle something and

@@ -65,6 +65,7 @@ mod keyed;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limit;
+mod lines;
 pub mod retry;
 pub mod schedule;
 pub mod shed;

@@ -21,10 +21,14 @@
 //! # runtime.block_on(async {
 //! let env = Env::system();
 //! let retry = Retry::new(&env); // one for each upstream: it has a budget of its own
-//! let answer = retry.run(&env, result, Ask::new(&env), async |ask| get(ask).await.map_err(Failure::Failed)).await;
+//! let answer = retry.run(&env, result, Ask::coarse(&env), async |ask| get(ask).await.map_err(Failure::Failed)).await;
 //! assert_eq!(answer.unwrap(), 42);
 //! # });
 //! ```
+//!
+//! Most of what a first attempt that succeeds pays for is the reading of the clock, so it is [`Ask::coarse`] here: its timeout
+//! and its deadline may come a few milliseconds early. Later attempts begin when the timer of their backoff says. Where a rate
+//! or an adaptive limit stands inside, or milliseconds matter, ask with [`Ask::new`].
 //!
 //! | setting | default | from |
 //! |---|---|---|
@@ -265,7 +269,7 @@ pin_project! {
         // Taken when there is more to do than the first attempt.
         operation: Option<Operation<'a, C, W>>,
         #[pin]
-        step: Step<'a, F, A>,
+        step: Step<F, A>,
         // `Operation::again`, whose future has no name.
         again: G,
     }
@@ -273,9 +277,10 @@ pin_project! {
 
 pin_project! {
     #[project = StepProjected]
-    enum Step<'a, F, A> {
+    enum Step<F, A> {
         Unbegun,
-        First { #[pin] attempt: By<'a, F> },
+        // What `By` would be made of beside this is in the operation.
+        First { #[pin] work: F, sleep: Option<Sleep> },
         // On the heap, because most operations never come to it, and all of them would carry it.
         Again { again: Pin<Box<A>> },
     }
@@ -299,11 +304,18 @@ where
                 let failure = Failure::Refused(Refusal::new(Why::Deadline));
                 return Poll::Ready(Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 }));
             }
+            let attempt = operation.attempt();
+            let work = (operation.work)(attempt);
+            run.step.set(Step::First { work, sleep: None });
+            // After what was just written is copied, since as far as a compiler knows the budget changes it.
             operation.begin();
-            run.step.set(Step::First { attempt: operation.attempt() });
         }
-        if let (StepProjected::First { attempt }, Some(operation)) = (run.step.as_mut().project(), &run.operation) {
-            let (verdict, outcome) = operation.judge(ready!(attempt.poll(cx)));
+        if let (StepProjected::First { work, sleep }, Some(operation)) = (run.step.as_mut().project(), &run.operation) {
+            let outcome = match work.poll(cx) {
+                Poll::Ready(outcome) => Some(outcome),
+                Poll::Pending => ready!(cut_off(operation.env, operation.until(), sleep, cx)),
+            };
+            let (verdict, outcome) = operation.judge(outcome);
             if let (Ok(_), Verdict::Ok) = (&outcome, &verdict) {
                 return Poll::Ready(outcome.map_err(|failure| GaveUp { failure, why: Stop::Final, attempts: 1 }));
             }
@@ -318,7 +330,7 @@ where
     }
 }
 
-impl<'a, C, W> Operation<'a, C, W> {
+impl<C, W> Operation<'_, C, W> {
     #[inline]
     fn begin(&self) {
         // One that is somebody else's retry is no first attempt.
@@ -327,15 +339,16 @@ impl<'a, C, W> Operation<'a, C, W> {
         }
     }
 
-    /// One attempt, to be cut off when its time is over.
+    /// When the present attempt is cut off.
     #[inline]
-    fn attempt<F>(&mut self) -> By<'a, F>
-    where
-        F: Future,
-        W: FnMut(Ask) -> F,
-    {
-        let deadline = earlier(self.ask.deadline, self.rules.timeout.map(|timeout| self.ask.at + timeout));
-        by(self.env, deadline, (self.work)(Ask { deadline, ..self.ask.clone() }))
+    fn until(&self) -> Option<Tick> {
+        earlier(self.ask.deadline, self.rules.timeout.map(|timeout| self.ask.at + timeout))
+    }
+
+    /// What the present attempt is told.
+    #[inline]
+    fn attempt(&self) -> Ask {
+        Ask { deadline: self.until(), ..self.ask.clone() }
     }
 
     /// What an attempt has come to, which the budget is told too.
@@ -386,7 +399,7 @@ impl<'a, C, W> Operation<'a, C, W> {
             made.attempts += 1;
             (verdict, outcome) = {
                 let attempt = self.attempt();
-                let came = attempt.await;
+                let came = by(env, attempt.deadline, (self.work)(attempt)).await;
                 self.judge(came)
             };
             drop(extra);
@@ -474,10 +487,15 @@ impl<F: Future> Future for By<'_, F> {
         if let Poll::Ready(output) = by.work.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        let Some(deadline) = *by.deadline else { return Poll::Pending };
-        let sleep = by.sleep.get_or_insert_with(|| by.env.sleep_until(deadline));
-        Pin::new(sleep).poll(cx).map(|_| None)
+        cut_off(by.env, *by.deadline, by.sleep, cx)
     }
+}
+
+/// Whether the time of work that is not done yet is over, which is to say that nothing comes of it.
+fn cut_off<T>(env: &Env, deadline: Option<Tick>, sleep: &mut Option<Sleep>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    let Some(deadline) = deadline else { return Poll::Pending };
+    let sleep = sleep.get_or_insert_with(|| env.sleep_until(deadline));
+    Pin::new(sleep).poll(cx).map(|_| None)
 }
 
 /// What the outcome says, by the rule for the answers and errors in it.

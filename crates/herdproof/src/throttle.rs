@@ -43,6 +43,7 @@ use crate::{
     env::{Env, Rng, Tick},
     event::Event,
     gate::{Ask, Borrowed, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    lines::Apart,
     window::{ALL, SOME, Scale, Sum, Window},
 };
 
@@ -77,12 +78,8 @@ struct Inner {
     env: Env,
     rng: Rng,
     /// Requests, and accepted ones.
-    requests: Apart,
+    requests: Apart<Window<SLOTS>>,
 }
-
-/// On cache lines of its own, because every thread writes to it.
-#[repr(align(64))]
-struct Apart(Window<SLOTS>);
 
 impl ThrottleBuilder {
     /// How far back requests count; 120 s unless told otherwise. Not less than a request may take, or the acceptances of

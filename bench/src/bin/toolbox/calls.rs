@@ -26,6 +26,20 @@ impl Clock for &Env {
     }
 }
 
+/// The real one, read coarsely on the way in, as the documentation of retries and breakers has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Coarse<'a>(pub(crate) &'a Env);
+
+impl Clock for Coarse<'_> {
+    fn now(self) -> Tick {
+        self.0.now()
+    }
+
+    fn ask(self) -> Ask {
+        Ask::coarse(self.0)
+    }
+}
+
 /// A number of this thread's own that goes on by ten nanoseconds whenever it is looked at. It begins decades after any clock:
 /// what was made by a clock and is told an earlier time takes whoever tells it for late.
 #[derive(Clone, Copy, Debug)]

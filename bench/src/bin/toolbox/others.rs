@@ -168,6 +168,12 @@ pub(crate) fn readings(env: &Env, times: u32) -> impl Fn() -> bool {
     move || (0..times).all(|_| env.now() > herdproof::Tick::ZERO)
 }
 
+/// The same, of the coarse clock.
+pub(crate) fn coarse_reading(env: &Env) -> impl Fn() -> bool {
+    let env = env.clone();
+    move || env.coarse() > herdproof::Tick::ZERO
+}
+
 /// A sync call as the others are.
 pub(crate) fn asynchronous(call: impl Fn() -> bool) -> impl AsyncFn() -> bool {
     async move || call()

@@ -438,3 +438,27 @@ fn a_pass_from_before_a_change_does_not_hold() {
     assert!(!waited.holds(), "it is open now");
     assert!(scene.enter().is_err());
 }
+
+#[test]
+fn readings_of_the_clock_that_are_milliseconds_behind_keep_it_open_that_much_longer_and_do_no_more() {
+    const BEHIND: Duration = Duration::from_millis(4);
+    let mut scene = Scene::new(|usual| usual.slow(SECOND, 0.5));
+    scene.wait(SECOND);
+    let coarse = |scene: &Scene| Ask::at(Tick::ZERO + (scene.now - Tick::ZERO).saturating_sub(BEHIND));
+    for call in 0..7 {
+        // Let in by the coarse clock and settled by the exact one, or the other way around.
+        let (from, to) = if call % 2 == 0 { (coarse(&scene).at, scene.now) } else { (scene.now, coarse(&scene).at) };
+        let pass = scene.breaker.try_enter(&Ask::at(from)).expect("it is closed");
+        pass.settle(&Verdict::Fault, Span { from, to });
+    }
+    let Phase::Open { until } = scene.breaker.phase() else { panic!("{:?}", scene.breaker) };
+    scene.now = until;
+    let refused = scene.breaker.try_enter(&coarse(&scene)).expect_err("as far as it knows it is still open");
+    assert!(refused.after.is_some_and(|after| after >= BEHIND));
+    scene.wait(BEHIND);
+    let probe = scene.breaker.try_enter(&coarse(&scene)).expect("now it knows");
+    // Who asks meanwhile may have an older reading than the probe.
+    assert!(scene.breaker.try_enter(&Ask::at(Tick::ZERO)).is_err());
+    probe.settle(&Verdict::Ok, Span { from: scene.now, to: coarse(&scene).at });
+    assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
+}

@@ -2,12 +2,18 @@
 
 use std::{
     array,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
     time::Duration,
 };
 
 use super::{Spend, Stats};
-use crate::env::Tick;
+use crate::{env::Tick, lines::Lines};
 
 /// How many slots are remembered.
 const WINDOW: u64 = 10;
@@ -21,13 +27,19 @@ pub(super) struct Slots {
     per_nano: u64,
 }
 
-/// First attempts counted by slot, without a lock. A word of the ring holds a slot's number, cut to 24 bits, over a count
-/// of 40 bits.
-#[derive(Debug)]
-pub(super) struct Earned([AtomicU64; RING]);
+/// First attempts counted by slot, without a lock. A word holds a slot's number, cut to 24 bits, over a count of 40 bits.
+pub(super) struct Earned {
+    ring: [AtomicU64; RING],
+    /// What each thread has counted in the latest slot that it came with, and not yet brought to the ring. Only for those who
+    /// are busy, since it is 4 KiB, and there may be a budget for each of 200,000 clients.
+    lines: OnceLock<Lines<1>>,
+}
 
 const COUNT: u32 = 40;
+const COUNTS: u64 = (1 << COUNT) - 1;
 const NUMBERS: u64 = (1 << (64 - COUNT)) - 1;
+/// As many first attempts in one slot are busy.
+const BUSY: u64 = 1024;
 /// By how many slots nobody is late.
 const LATE: u64 = 1000;
 
@@ -64,39 +76,84 @@ impl Slots {
 impl Earned {
     /// Nothing, as of this slot.
     pub(super) fn new(slot: u64) -> Earned {
-        Earned(array::from_fn(|_| AtomicU64::new((slot & NUMBERS) << COUNT)))
+        Earned { ring: array::from_fn(|_| AtomicU64::new(word(slot, 0))), lines: OnceLock::new() }
     }
 
     #[inline]
     pub(super) fn add(&self, slot: u64) {
-        let place = &self.0[place(slot)];
-        // Should the place be given to another slot between these two lines, that one gets a tenth too much.
-        if place.load(Ordering::Relaxed) >> COUNT == slot & NUMBERS {
-            place.fetch_add(1, Ordering::Relaxed);
+        let Some([own]) = self.lines.get().and_then(Lines::own) else { return self.add_among_others(slot) };
+        let before = own.load(Relaxed);
+        if before >> COUNT == slot & NUMBERS {
+            own.store(before + 1, Relaxed);
         } else {
-            Self::turn(place, slot);
+            self.turn_own(own, slot);
         }
     }
 
-    /// Gives the place to a newer slot. Who comes with an older one, after having slept for more than a window, is not
-    /// counted. Since numbers wrap around, an older slot is one that is a little behind, and all others are newer.
+    fn add_among_others(&self, slot: u64) {
+        let place = &self.ring[place(slot)];
+        let before = place.load(Relaxed);
+        // Should the place be given to another slot between these two lines, that one gets a tenth too much.
+        if before >> COUNT != slot & NUMBERS {
+            return self.bring(slot, 1);
+        }
+        place.fetch_add(1, Relaxed);
+        if before & COUNTS >= BUSY {
+            self.lines.get_or_init(Lines::new);
+        }
+    }
+
+    /// This thread's own word has counted in another slot, which is brought to the ring. If that is a newer one, because
+    /// somebody comes with an older reading of the clock, it stays.
     #[cold]
-    fn turn(place: &AtomicU64, slot: u64) {
-        let _ = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            match (word >> COUNT).wrapping_sub(slot) & NUMBERS {
-                0 => Some(word + 1),
-                1..LATE => None,
-                LATE.. => Some(((slot & NUMBERS) << COUNT) | 1),
+    fn turn_own(&self, own: &AtomicU64, slot: u64) {
+        let before = own.load(Relaxed);
+        let (number, count) = (before >> COUNT, before & COUNTS);
+        if count > 0 && is_late(slot, number) {
+            return self.bring(slot, 1);
+        }
+        // In this order: who sums up meanwhile finds for a moment too little, and nothing twice.
+        own.store(word(slot, 1), Relaxed);
+        if count > 0 && is_recent(number, slot) {
+            self.bring(number, count);
+        }
+    }
+
+    /// Adds to the ring. A place is given to a newer slot; what belongs to an older one, after somebody has slept for more
+    /// than a window, is not counted.
+    #[cold]
+    fn bring(&self, slot: u64, count: u64) {
+        let _ = self.ring[place(slot)].fetch_update(Release, Relaxed, |before| {
+            if before >> COUNT == slot & NUMBERS {
+                Some(before + count)
+            } else {
+                (!is_late(slot, before >> COUNT)).then(|| word(slot, count))
             }
         });
     }
 
     /// How many there were in the window that ends with this slot.
     pub(super) fn sum(&self, slot: u64) -> u64 {
-        let words = self.0.iter().map(|place| place.load(Ordering::Relaxed));
-        let recent = words.filter(|word| slot.wrapping_sub(word >> COUNT) & NUMBERS < WINDOW);
-        recent.map(|word| word & ((1 << COUNT) - 1)).sum()
+        // The ring first: what was brought there is no longer in a line.
+        let ring = self.ring.iter().map(|place| place.load(Acquire));
+        let lines = self.lines.get().into_iter().flat_map(Lines::all).map(|[word]| word.load(Relaxed));
+        let recent = ring.chain(lines).filter(|word| is_recent(word >> COUNT, slot));
+        recent.map(|word| word & COUNTS).sum()
     }
+}
+
+fn word(slot: u64, count: u64) -> u64 {
+    ((slot & NUMBERS) << COUNT) | count
+}
+
+/// Whether a slot is in the window that ends with `now`.
+fn is_recent(slot: u64, now: u64) -> bool {
+    now.wrapping_sub(slot) & NUMBERS < WINDOW
+}
+
+/// Whether a slot is before this one. Since numbers wrap around, that is to be a little behind, and all others are newer.
+fn is_late(slot: u64, than: u64) -> bool {
+    (1..LATE).contains(&(than.wrapping_sub(slot) & NUMBERS))
 }
 
 impl Ledger {
@@ -197,6 +254,83 @@ mod tests {
                 earned.add(later);
                 assert_eq!(earned.sum(later), 1, "from {start} at {later}");
             }
+        }
+    }
+
+    /// Counts so often in this slot that every thread has a word of its own from then on.
+    fn busy(slot: u64) -> (Earned, u64) {
+        let (earned, count) = (Earned::new(slot), BUSY + 100);
+        for _ in 0..count {
+            earned.add(slot);
+        }
+        assert!(earned.lines.get().is_some());
+        (earned, count)
+    }
+
+    #[test]
+    fn a_quiet_budget_takes_no_more_memory_for_being_old() {
+        let earned = Earned::new(0);
+        for slot in 0..100 {
+            for _ in 0..BUSY {
+                earned.add(slot);
+            }
+        }
+        assert!(earned.lines.get().is_none());
+        assert_eq!(earned.sum(99), 10 * BUSY);
+    }
+
+    #[test]
+    fn nothing_is_lost_of_what_busy_threads_count_for_themselves_when_a_slot_turns() {
+        let (earned, before) = busy(100);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for slot in 101..110 {
+                        for _ in 0..1_000 {
+                            earned.add(slot);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!([109, 110, 118, 119].map(|slot| earned.sum(slot)), [before + 36_000, 36_000, 4_000, 0]);
+    }
+
+    #[test]
+    fn a_thread_that_was_busy_long_ago_neither_wipes_nor_adds_to_what_is_counted_today() {
+        let (earned, _) = busy(100);
+        let today = 100 + 4 * LATE / RING as u64 * RING as u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for slot in [today, today, today + 1] {
+                    earned.add(slot);
+                }
+            });
+        });
+        assert_eq!(earned.sum(today + 1), 3);
+        earned.add(today + 1);
+        assert_eq!(earned.sum(today + 1), 4);
+    }
+
+    #[test]
+    fn a_late_reading_of_the_clock_counts_and_does_not_turn_a_busy_thread_back() {
+        let (earned, before) = busy(100);
+        for slot in [101, 100, 101, 100] {
+            earned.add(slot);
+        }
+        assert_eq!([earned.sum(101), earned.sum(110)], [before + 4, 2]);
+        let [own] = earned.lines.get().and_then(Lines::own).unwrap();
+        assert_eq!(own.load(Relaxed), word(101, 2));
+    }
+
+    #[test]
+    fn a_busy_thread_may_begin_wherever_the_clock_stands() {
+        for start in [0, 1, NUMBERS - 3, NUMBERS, 5 * NUMBERS + 7] {
+            let (earned, before) = busy(start);
+            for slot in start + 1..start + 7 {
+                earned.add(slot);
+            }
+            assert_eq!(earned.sum(start + 6), before + 6, "from {start}");
         }
     }
 

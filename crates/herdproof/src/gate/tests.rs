@@ -172,3 +172,19 @@ fn every_reason_has_a_word_and_a_sentence_of_its_own() {
     assert_eq!((words.len(), sentences.len()), (Why::ALL.len(), Why::ALL.len()));
     assert!(!Why::Tripped.is_retryable() && Why::Rate.is_retryable());
 }
+
+/// On other systems the coarse clock is the exact one.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_asks_coarsely_does_not_pay_for_the_exact_clock() {
+    let env = Env::system();
+    let same = (0..1_000).filter(|_| Ask::coarse(&env) == Ask::coarse(&env)).count();
+    assert!(same > 500, "of 1000 pairs of readings only {same} are of the same millisecond");
+}
+
+#[test]
+fn what_seems_to_have_ended_before_it_began_took_no_time() {
+    let (early, late) = (Tick::ZERO + MS, Tick::ZERO + MS * 5);
+    assert_eq!(Span { from: late, to: early }.took(), Duration::ZERO);
+    assert_eq!(Span { from: early, to: late }.took(), MS * 4);
+}

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::env::{Rng, Tick};
+use crate::{
+    env::{Rng, Tick},
+    lines::Apart,
+};
 
 /// What a refusal tells is spread over this much, beyond the instant at which the next could be let in.
 pub(super) const SPREAD: u64 = 30_000_000_000;
@@ -23,6 +26,7 @@ pub(super) struct Promise {
 
 /// What to tell the next caller, who could be let in at this instant at the earliest and takes that much time from those
 /// after it, given what was promised to those before.
+#[inline]
 pub(super) fn promise(at: u64, takes: u64, promised: u64, draw: impl FnOnce(u64) -> u64) -> Promise {
     let told = promised.max(at);
     if told - at > SPREAD {
@@ -34,13 +38,14 @@ pub(super) fn promise(at: u64, takes: u64, promised: u64, draw: impl FnOnce(u64)
 /// What those who were refused were told, in one word.
 #[derive(Debug)]
 pub(super) struct Promises {
-    rng: Rng,
-    promised: AtomicU64,
+    /// Whoever draws counts a draw, which those who do not need not wait for.
+    rng: Apart<Rng>,
+    promised: Apart<AtomicU64>,
 }
 
 impl Promises {
     pub(super) fn new(rng: Rng) -> Promises {
-        Promises { rng, promised: AtomicU64::new(0) }
+        Promises { rng: Apart(rng), promised: Apart(AtomicU64::new(0)) }
     }
 
     /// How long to stay away, if room comes free this often.
@@ -50,15 +55,16 @@ impl Promises {
     }
 
     /// The instant to tell, which nobody else is told.
+    #[inline]
     pub(super) fn at(&self, at: u64, takes: u64) -> u64 {
-        let mut promised = self.promised.load(Relaxed);
+        let mut promised = self.promised.0.load(Relaxed);
         loop {
-            let promise = promise(at, takes, promised, |below| self.rng.below(below));
+            let promise = promise(at, takes, promised, |below| self.rng.0.below(below));
             // A time that was drawn is promised to nobody else.
             if promise.promised == promised {
                 return promise.told;
             }
-            match self.promised.compare_exchange_weak(promised, promise.promised, Relaxed, Relaxed) {
+            match self.promised.0.compare_exchange_weak(promised, promise.promised, Relaxed, Relaxed) {
                 Ok(_) => return promise.told,
                 Err(other) => promised = other,
             }

@@ -31,6 +31,7 @@ use crate::{
     env::{Env, Tick},
     event::Event,
     gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
+    lines::Apart,
 };
 
 /// How many in how much time, and how many of them at once.
@@ -72,7 +73,7 @@ struct Inner {
     env: Env,
     gcra: Gcra,
     /// The theoretical arrival time: all there is to who may go.
-    tat: AtomicU64,
+    tat: Apart<AtomicU64>,
     promises: Promises,
 }
 
@@ -130,7 +131,7 @@ impl RateLimit {
         RateLimit(Arc::new(Inner {
             env: env.clone(),
             gcra: Gcra::new(&rate),
-            tat: AtomicU64::new(0),
+            tat: Apart(AtomicU64::new(0)),
             promises: Promises::new(env.rng("limit/rate")),
         }))
     }
@@ -144,7 +145,7 @@ impl RateLimit {
     /// Whether the next could go at once. For whoever has work that can wait, such as hedges.
     pub fn has_slot(&self, now: Tick) -> bool {
         let now = now.as_nanos();
-        self.0.gcra.slot(self.0.tat.load(Relaxed), now, 1).is_some_and(|slot| slot.at <= now)
+        self.0.gcra.slot(self.0.tat.0.load(Relaxed), now, 1).is_some_and(|slot| slot.at <= now)
     }
 
     /// The same gate with permits that borrow it.
@@ -159,25 +160,40 @@ impl Inner {
     #[inline]
     fn take(&self, ask: &Ask, latest: u64) -> Result<Slot, Option<Slot>> {
         let now = ask.at.as_nanos();
-        let mut tat = self.tat.load(Relaxed);
+        let mut tat = self.tat.0.load(Relaxed);
         loop {
             let slot = self.gcra.slot(tat, now, ask.cost).ok_or(None)?;
             if slot.at > latest {
                 return Err(Some(slot));
             }
-            match self.tat.compare_exchange_weak(tat, slot.tat, Relaxed, Relaxed) {
+            match self.tat.0.compare_exchange_weak(tat, slot.tat, Relaxed, Relaxed) {
                 Ok(_) => return Ok(slot),
                 Err(other) => tat = other,
             }
         }
     }
 
-    #[cold]
+    #[inline]
     fn refuse(&self, why: Why, ask: &Ask, slot: Option<Slot>) -> Refusal {
+        match slot {
+            Some(slot) => self.refuse_until(why, ask.at.as_nanos(), slot.at, self.gcra.takes(slot)),
+            None => self.refuse_for_ever(why),
+        }
+    }
+
+    /// Its numbers come one by one, because a refusal is what there is most of when there is least time: in one piece they
+    /// would be written to memory, and a lock waits until that is done.
+    #[inline(never)]
+    fn refuse_until(&self, why: Why, now: u64, at: u64, takes: u64) -> Refusal {
+        let refusal = Refusal::new(why).after(until(now, self.promises.at(at, takes)));
         self.env.tell(&Event::Refusal);
-        let Some(slot) = slot else { return Refusal::new(why) };
-        let told = self.promises.at(slot.at, self.gcra.takes(slot));
-        Refusal::new(why).after(until(ask.at.as_nanos(), told))
+        refusal
+    }
+
+    #[cold]
+    fn refuse_for_ever(&self, why: Why) -> Refusal {
+        self.env.tell(&Event::Refusal);
+        Refusal::new(why)
     }
 }
 
@@ -268,7 +284,7 @@ impl<L: Borrow<RateLimit>> Drop for RatePermit<L> {
         let Slot { tat, cost, .. } = self.slot;
         if cost > 0 {
             // Only the last one can be given back; if somebody came after, this fails and the slot stays empty.
-            let _ = self.limit.borrow().0.tat.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
+            let _ = self.limit.borrow().0.tat.0.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
         }
     }
 }

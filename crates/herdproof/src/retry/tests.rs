@@ -473,3 +473,25 @@ fn every_reason_has_a_word_and_a_sentence_of_its_own() {
     let sentences: std::collections::BTreeSet<String> = Stop::ALL.iter().map(ToString::to_string).collect();
     assert_eq!((words.len(), sentences.len()), (Stop::ALL.len(), Stop::ALL.len()));
 }
+
+/// The exact clock is read when a retry is scheduled, whatever the first attempt was told.
+#[test]
+fn an_operation_that_was_asked_for_milliseconds_ago_is_cut_off_and_tried_again_as_any_other() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let told = sim.run(async move {
+        env.sleep(SEC).await;
+        let (began, asks) = (env.now(), Mutex::new(Vec::new()));
+        let retry = steady(&env).timeout(MS * 20).attempts(2).build();
+        let coarse = Ask::at(Tick::ZERO + MS * 996);
+        let run = retry.run(&env, result, coarse, |ask| {
+            asks.lock().push(ask);
+            pending::<Outcome>()
+        });
+        let gave_up = run.await.expect_err("nothing ever comes");
+        assert_eq!((gave_up.why, gave_up.attempts), (Stop::Attempts, 2));
+        asks.into_inner().iter().map(|ask| (ask.at - began, ask.deadline.unwrap() - began)).collect::<Vec<_>>()
+    });
+    // Cut off 4 ms early, 10 ms of backoff, and then exactly.
+    assert_eq!(told, [(Duration::ZERO, MS * 16), (MS * 26, MS * 46)]);
+}

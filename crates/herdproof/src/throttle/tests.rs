@@ -164,3 +164,18 @@ fn settings_that_make_no_sense_change_nothing() {
     let mut scene = Scene::new(nan);
     scene.seconds(3, 100, 100);
 }
+
+#[test]
+fn who_asks_or_settles_by_a_clock_that_is_milliseconds_behind_is_counted_and_taken_back_as_any_other() {
+    let mut scene = Scene::new(|usual| usual);
+    scene.now = scene.now + SECOND * 8;
+    let behind = Tick::ZERO + Duration::from_millis(7_996);
+    for (from, to) in [(behind, scene.now), (scene.now, behind)] {
+        scene.throttle.try_enter(&Ask::at(from)).expect("all is well").settle(&Verdict::Ok, Span { from, to });
+        drop(scene.throttle.try_enter(&Ask::at(from)).expect("all is well"));
+    }
+    let Inner { scale, requests, .. } = &*scene.throttle.0;
+    assert_eq!(requests.0.sum(*scale, scene.now), Sum { all: 2, some: 2 });
+    // Asked before it was made.
+    assert!(scene.throttle.chance_of_refusal(Priority::Normal, Tick::ZERO) <= 0.0);
+}

@@ -124,14 +124,14 @@ fn the_last_to_reserve_gives_its_slot_back_when_it_leaves() {
     let env = sim.env();
     let limit = limit(&env, 1);
     settle(limit.try_enter(&Ask::new(&env)).unwrap(), &env);
-    let before = limit.0.tat.load(Relaxed);
+    let before = limit.0.tat.0.load(Relaxed);
     {
         let mut ask = Ask::new(&env);
         let mut waiting = pin!(limit.enter(&mut ask));
         assert!(poll_once(waiting.as_mut()).is_pending());
-        assert_ne!(limit.0.tat.load(Relaxed), before);
+        assert_ne!(limit.0.tat.0.load(Relaxed), before);
     }
-    assert_eq!(limit.0.tat.load(Relaxed), before);
+    assert_eq!(limit.0.tat.0.load(Relaxed), before);
 }
 
 #[test]
@@ -245,4 +245,15 @@ fn asking_often_does_not_keep_it_from_filling() {
     let enter = |at: Duration| limit.try_enter(&Ask::at(Tick::ZERO + at)).map(|permit| settle(permit, &env)).is_ok();
     let entered = (0..100_000).filter(|n| enter(Duration::from_micros(10) * *n)).count();
     assert_eq!(entered, 10, "in a second, whoever asks how often");
+}
+
+#[test]
+fn what_every_thread_writes_is_on_no_line_with_what_all_of_them_read() {
+    use std::mem::{offset_of, size_of};
+    let line = |offset: usize| offset / 64;
+    let (tat, promises) = (offset_of!(Inner, tat), offset_of!(Inner, promises));
+    let read = [offset_of!(Inner, env), offset_of!(Inner, gcra), offset_of!(Inner, gcra) + size_of::<Gcra>() - 1];
+    assert!(read.iter().all(|&field| line(field) != line(tat) && line(field) != line(promises)));
+    assert_ne!(line(tat), line(promises));
+    assert_eq!(size_of::<Promises>(), 2 * 64, "a line for the draws, and one for what is promised");
 }

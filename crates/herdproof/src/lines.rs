@@ -1,6 +1,7 @@
 //! Counting without meeting: a thread adds to a cache line that nobody else writes, so a plain load and a plain store will do.
 //!
-//! Adding to what others may add to as well takes a locked instruction, whether they do or not.
+//! Adding to what others may add to as well takes a locked instruction, whether they do or not. Where that must be, it stands
+//! [`Apart`]: a line that somebody has just written to has to be fetched by everybody else, with all that is on it.
 
 use std::{
     cell::Cell,
@@ -17,7 +18,12 @@ const SHARED: usize = 8;
 const NONE: usize = usize::MAX;
 
 /// `N` counts, as many times as there are lines.
-pub(super) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
+pub(crate) struct Lines<const N: usize>(Box<[Line<N>; OWN + SHARED]>);
+
+/// On cache lines of its own, because every thread writes to it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Apart<T>(pub(crate) T);
 
 #[repr(align(64))]
 struct Line<const N: usize>([AtomicU64; N]);
@@ -67,38 +73,48 @@ impl Drop for Lease {
     }
 }
 
+/// The line of a thread that had none.
+#[cold]
+fn take_line() -> usize {
+    let line = Lease::take();
+    LINE.set(line);
+    line
+}
+
 impl<const N: usize> Lines<N> {
-    pub(super) fn new() -> Lines<N> {
+    pub(crate) fn new() -> Lines<N> {
         Lines(Box::new(std::array::from_fn(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))))
     }
 
     /// Adds so many; how many this thread's line had before.
     #[inline]
-    pub(super) fn add(&self, count: usize, more: u64) -> u64 {
-        let line = LINE.get();
-        if line >= OWN {
-            return self.add_among_others(count, more);
-        }
-        let count = &self.0[line].0[count];
-        let before = count.load(Relaxed);
-        count.store(before.wrapping_add(more), Relaxed);
+    pub(crate) fn add(&self, count: usize, more: u64) -> u64 {
+        let Some(own) = self.own() else { return self.add_among_others(count, more) };
+        let before = own[count].load(Relaxed);
+        own[count].store(before.wrapping_add(more), Relaxed);
         before
+    }
+
+    /// The counts that only this thread writes, if there is a line for it.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<&[AtomicU64; N]> {
+        let line = LINE.get();
+        let line = if line == NONE { take_line() } else { line };
+        if line < OWN { Some(&self.0[line].0) } else { None }
+    }
+
+    /// The counts of all lines, one after the other.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &[AtomicU64; N]> {
+        self.0.iter().map(|line| &line.0)
     }
 
     #[cold]
     fn add_among_others(&self, count: usize, more: u64) -> u64 {
-        if LINE.get() == NONE {
-            let line = Lease::take();
-            LINE.set(line);
-            if line < OWN {
-                return self.add(count, more);
-            }
-        }
         self.0[LINE.get()].0[count].fetch_add(more, Relaxed)
     }
 
-    pub(super) fn sum(&self, count: usize) -> u64 {
-        self.0.iter().map(|line| line.0[count].load(Relaxed)).sum()
+    pub(crate) fn sum(&self, count: usize) -> u64 {
+        self.all().map(|line| line[count].load(Relaxed)).sum()
     }
 }
 
