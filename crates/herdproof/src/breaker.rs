@@ -492,6 +492,16 @@ impl Gate for Breaker {
     fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
         self.0.enter(ask.at).map(|word| Pass { breaker: self.clone(), word })
     }
+
+    #[inline]
+    fn renew(&self, pass: Pass, ask: &Ask) -> Result<Pass, Refusal> {
+        if pass.holds() {
+            return Ok(pass);
+        }
+        // First, so that a probe that has waited for too long does not stand in its own way.
+        drop(pass);
+        self.try_enter(ask)
+    }
 }
 
 impl<'a> Gate for Borrowed<'a, Breaker> {
@@ -502,11 +512,21 @@ impl<'a> Gate for Borrowed<'a, Breaker> {
         let breaker = self.0;
         breaker.0.enter(ask.at).map(|word| Pass { breaker, word })
     }
+
+    #[inline]
+    fn renew(&self, pass: Pass<&'a Breaker>, ask: &Ask) -> Result<Pass<&'a Breaker>, Refusal> {
+        if pass.holds() {
+            return Ok(pass);
+        }
+        drop(pass);
+        self.try_enter(ask)
+    }
 }
 
 impl<B: Borrow<Breaker>> Pass<B> {
     /// Whether the breaker is still as it was when it gave this. Who has waited in a line since should look, and ask again if
-    /// not: an origin that went down in the meantime should not get the whole line.
+    /// not: an origin that went down in the meantime should not get the whole line. [`Gate::renew`] does both, and
+    /// [`Gate::and`] does that.
     #[inline]
     pub fn holds(&self) -> bool {
         self.breaker.borrow().0.word.load(Acquire) == self.word

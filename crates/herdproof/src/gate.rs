@@ -66,7 +66,18 @@ pub trait Gate: Send + Sync {
         async { entered }
     }
 
-    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back.
+    /// Asks again for whoever was let in and has waited behind another gate since. A gate whose answer is still good gives the
+    /// permit back as it came; one that has changed its mind drops it first, so that nobody stands in their own way.
+    ///
+    /// A gate around another passes it on.
+    #[inline]
+    fn renew(&self, permit: Self::Permit, _: &Ask) -> Result<Self::Permit, Refusal> {
+        Ok(permit)
+    }
+
+    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back. Whoever had to wait
+    /// for the inner one asks the outer one again ([`renew`](Gate::renew)): a line behind a breaker is not led to an origin that
+    /// went down meanwhile.
     fn and<G: Gate>(self, inner: G) -> And<Self, G>
     where
         Self: Sized,
@@ -289,6 +300,11 @@ impl<G: Gate> Gate for &G {
     fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
         (**self).enter(ask)
     }
+
+    #[inline]
+    fn renew(&self, permit: G::Permit, ask: &Ask) -> Result<G::Permit, Refusal> {
+        (**self).renew(permit, ask)
+    }
 }
 
 impl<G: Gate> Gate for Arc<G> {
@@ -301,6 +317,11 @@ impl<G: Gate> Gate for Arc<G> {
 
     fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
         (**self).enter(ask)
+    }
+
+    #[inline]
+    fn renew(&self, permit: G::Permit, ask: &Ask) -> Result<G::Permit, Refusal> {
+        (**self).renew(permit, ask)
     }
 }
 
@@ -330,6 +351,14 @@ impl<G: Gate> Gate for Option<G> {
         match self {
             Some(gate) => gate.enter(ask).await.map(Some),
             None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn renew(&self, permit: Option<G::Permit>, ask: &Ask) -> Result<Option<G::Permit>, Refusal> {
+        match (self, permit) {
+            (Some(gate), Some(permit)) => gate.renew(permit, ask).map(Some),
+            (_, permit) => Ok(permit),
         }
     }
 }

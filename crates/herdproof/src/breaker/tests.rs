@@ -438,3 +438,28 @@ fn a_pass_from_before_a_change_does_not_hold() {
     assert!(!waited.holds(), "it is open now");
     assert!(scene.enter().is_err());
 }
+
+#[test]
+fn who_waited_while_it_tripped_is_sent_away_and_who_waited_while_nothing_changed_is_not_asked_again() {
+    let scene = Scene::usual();
+    let (breaker, ask) = (&scene.breaker, scene.ask());
+    let (early, lent) = (scene.enter().unwrap(), breaker.borrowed().try_enter(&ask).unwrap());
+    let early = breaker.renew(early, &ask).unwrap();
+    let lent = breaker.borrowed().renew(lent, &ask).unwrap();
+    assert!(scene.call(&[Verdict::Fault; 7]));
+    assert_eq!(breaker.renew(early, &ask).unwrap_err().why, Why::Tripped);
+    assert_eq!(breaker.borrowed().renew(lent, &ask).unwrap_err().why, Why::Tripped);
+}
+
+/// Only one may be inside as a probe; one that comes back must not count as somebody else.
+#[test]
+fn a_probe_that_waited_is_still_the_probe() {
+    let scene = Scene::usual();
+    assert!(scene.call(&[Verdict::Fault; 7]));
+    let ask = Ask::at(Tick::ZERO + Duration::from_secs(60));
+    let probe = scene.breaker.try_enter(&ask).unwrap();
+    let probe = scene.breaker.renew(probe, &ask).unwrap();
+    assert_eq!(scene.breaker.phase(), Phase::Probing);
+    probe.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at });
+    assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
+}

@@ -37,6 +37,15 @@ impl<A: Gate, B: Gate> Gate for And<A, B> {
             return Err(Refusal::new(Why::Deadline));
         }
         let inner = self.inner.enter(ask).await?;
+        // Whether or not the inner one has waited: a wait may end at the tick at which it began.
+        let outer = self.outer.renew(outer, ask)?;
+        Ok(Both { outer, inner })
+    }
+
+    #[inline]
+    fn renew(&self, permit: Self::Permit, ask: &Ask) -> Result<Self::Permit, Refusal> {
+        let outer = self.outer.renew(permit.outer, ask)?;
+        let inner = self.inner.renew(permit.inner, ask)?;
         Ok(Both { outer, inner })
     }
 }
