@@ -41,11 +41,13 @@
 //! ```
 
 mod and;
+mod classify;
 mod refusal;
 
 use std::{future::Future, num::NonZero, sync::Arc, time::Duration};
 
 pub use and::{And, Both};
+pub use classify::{Classify, Judgement, result};
 pub use refusal::{Halt, Refusal, Why};
 
 use crate::env::{Env, Tick};
@@ -172,26 +174,6 @@ pub trait Sizer: Send + Sync {
 
     /// Somebody was not let in at once, because as many were under way as may be.
     fn binds(&self);
-}
-
-/// Turns an outcome into what gates need to know of it. Any function from the outcome to a [`Verdict`] will do.
-pub trait Classify<T, E>: Send + Sync {
-    /// What this outcome says about the origin.
-    fn classify(&self, outcome: &Result<T, E>) -> Verdict;
-}
-
-impl<T, E, F> Classify<T, E> for F
-where
-    F: Fn(&Result<T, E>) -> Verdict + Send + Sync,
-{
-    fn classify(&self, outcome: &Result<T, E>) -> Verdict {
-        self(outcome)
-    }
-}
-
-/// The simplest classification: `Ok` is fine, every error is a fault.
-pub fn result<T, E>(outcome: &Result<T, E>) -> Verdict {
-    if outcome.is_ok() { Verdict::Ok } else { Verdict::Fault }
 }
 
 /// Does the work if the gate lets it in, and settles the permit with how it went.
