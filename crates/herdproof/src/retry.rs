@@ -10,10 +10,10 @@
 //! - **Only if it is safe.** [`run_at_most_once`](Retry::run_at_most_once) tries again only what was certainly never begun.
 //! - **Only at one layer.** Three layers with three attempts each are 27 calls. A caller that is itself retrying
 //!   ([`Ask::attempt`]) gets one attempt, and who has given up says so to those above; see [`wire`].
-//!
-//!   Both are said by the work, as a [`Failure`], or by the classifier, as a [`Judgement`]: that an error was
-//!   [`Unsent`](Judgement::Unsent), or that an answer said [`NoRetry`](Judgement::NoRetry).
 //! - **Never in step.** Delays are drawn from the whole range, and what a server asks for is spread ([`Backoff`]).
+//!
+//! That an attempt was never begun, or that those below have given up, is said by the work, as a [`Failure`], or by the
+//! classifier, as a [`Judgement`].
 //!
 //! ```
 //! use herdproof::{Env, gate::{Ask, result}, retry::{Failure, Retry}};
