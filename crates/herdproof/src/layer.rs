@@ -41,7 +41,7 @@
 //! | [`at_most_once`](RetryLayer::at_most_once) | whether it must not be done twice | it may be |
 //!
 //! Where one layer stands inside another, the innermost should stamp, since it knows best how much time is left; the others stamp
-//! what the inner ones ask by.
+//! what the inner ones ask by. For requests and responses of the `http` crate, all four are in `herdproof::http` (feature `http`).
 //!
 //! Each call is boxed once. Requests that are repeated are cloned.
 
