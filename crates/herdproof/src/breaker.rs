@@ -494,13 +494,11 @@ impl Gate for Breaker {
     }
 
     #[inline]
-    fn renew(&self, pass: Pass, ask: &Ask) -> Result<Pass, Refusal> {
-        if pass.holds() {
-            return Ok(pass);
+    fn renew(&self, pass: &mut Pass, ask: &Ask) -> Result<(), Refusal> {
+        if !pass.holds() {
+            *pass = self.try_enter(ask)?;
         }
-        // First, so that a probe that has waited for too long does not stand in its own way.
-        drop(pass);
-        self.try_enter(ask)
+        Ok(())
     }
 }
 
@@ -514,12 +512,11 @@ impl<'a> Gate for Borrowed<'a, Breaker> {
     }
 
     #[inline]
-    fn renew(&self, pass: Pass<&'a Breaker>, ask: &Ask) -> Result<Pass<&'a Breaker>, Refusal> {
-        if pass.holds() {
-            return Ok(pass);
+    fn renew(&self, pass: &mut Pass<&'a Breaker>, ask: &Ask) -> Result<(), Refusal> {
+        if !pass.holds() {
+            *pass = self.try_enter(ask)?;
         }
-        drop(pass);
-        self.try_enter(ask)
+        Ok(())
     }
 }
 

@@ -68,13 +68,12 @@ pub trait Gate: Send + Sync {
         async { entered }
     }
 
-    /// Asks again for whoever was let in and has waited behind another gate since. A gate whose answer is still good gives the
-    /// permit back as it came; one that has changed its mind drops it first, so that nobody stands in their own way.
-    ///
-    /// A gate around another passes it on.
+    /// Asks again for whoever was let in and has waited behind another gate since. A gate whose answer is still good leaves the
+    /// permit as it is; one that has changed puts another in its place, or refuses, and then the permit is good for nothing but
+    /// to be dropped. A gate around another passes it on.
     #[inline]
-    fn renew(&self, permit: Self::Permit, _: &Ask) -> Result<Self::Permit, Refusal> {
-        Ok(permit)
+    fn renew(&self, _permit: &mut Self::Permit, _ask: &Ask) -> Result<(), Refusal> {
+        Ok(())
     }
 
     /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back. Whoever had to wait
@@ -284,7 +283,7 @@ impl<G: Gate> Gate for &G {
     }
 
     #[inline]
-    fn renew(&self, permit: G::Permit, ask: &Ask) -> Result<G::Permit, Refusal> {
+    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
         (**self).renew(permit, ask)
     }
 }
@@ -302,7 +301,7 @@ impl<G: Gate> Gate for Arc<G> {
     }
 
     #[inline]
-    fn renew(&self, permit: G::Permit, ask: &Ask) -> Result<G::Permit, Refusal> {
+    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
         (**self).renew(permit, ask)
     }
 }
@@ -337,10 +336,10 @@ impl<G: Gate> Gate for Option<G> {
     }
 
     #[inline]
-    fn renew(&self, permit: Option<G::Permit>, ask: &Ask) -> Result<Option<G::Permit>, Refusal> {
+    fn renew(&self, permit: &mut Option<G::Permit>, ask: &Ask) -> Result<(), Refusal> {
         match (self, permit) {
-            (Some(gate), Some(permit)) => gate.renew(permit, ask).map(Some),
-            (_, permit) => Ok(permit),
+            (Some(gate), Some(permit)) => gate.renew(permit, ask),
+            _ => Ok(()),
         }
     }
 }

@@ -316,9 +316,11 @@ impl Gate for Endpoint {
         Err(Refusal::new(Why::Tripped).after(Tick::from_nanos(word) - ask.at + returns.within(rules.base / 10)))
     }
 
-    fn renew(&self, call: Call, ask: &Ask) -> Result<Call, Refusal> {
-        let now = self.set.0.endpoints[self.which].until.load(Relaxed);
-        if now == call.word { Ok(call) } else { self.try_enter(ask) }
+    fn renew(&self, call: &mut Call, ask: &Ask) -> Result<(), Refusal> {
+        if self.set.0.endpoints[self.which].until.load(Relaxed) != call.word {
+            *call = self.try_enter(ask)?;
+        }
+        Ok(())
     }
 }
 
@@ -393,10 +395,10 @@ mod tests {
         let set = set(20);
         let ask = Ask::at(at(0));
         let (down, up) = (set.endpoint(3).unwrap(), set.endpoint(4).unwrap());
-        let (waited, other) = (down.try_enter(&ask).unwrap(), up.try_enter(&ask).unwrap());
+        let (mut waited, mut other) = (down.try_enter(&ask).unwrap(), up.try_enter(&ask).unwrap());
         fault_five(&set, 3, at(0));
-        assert_eq!(down.renew(waited, &ask).unwrap_err().why, Why::Tripped);
-        assert!(up.renew(other, &ask).is_ok());
+        assert_eq!(down.renew(&mut waited, &ask).unwrap_err().why, Why::Tripped);
+        assert!(up.renew(&mut other, &ask).is_ok());
     }
 
     #[test]

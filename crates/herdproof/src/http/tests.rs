@@ -64,7 +64,7 @@ fn a_server_below_that_gave_up_is_not_asked_again() {
     let mut sim = Sim::new(1);
     let env = sim.env();
     let retry = Retry::new(&env);
-    let no = |_: &()| false;
+    let no = |(): &()| false;
     let mut tries = 0;
     let mut ask_for = |answer: fn() -> Response<()>| {
         tries = 0;

@@ -232,6 +232,7 @@ fn what_must_not_be_done_twice_is_tried_again_only_if_it_was_never_sent() {
 }
 
 /// By status: 503 is an overload below which somebody has given up, 425 was never begun, other errors say nothing more.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a classifier takes a reference")]
 fn by_status(outcome: &Result<u16, u16>) -> Judgement {
     let (Ok(status) | Err(status)) = *outcome;
     match status {

@@ -419,12 +419,8 @@ impl<G: Gate> Gate for Appointed<G> {
         self.answer(ask, entered)
     }
 
-    fn renew(&self, kept: Self::Permit, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        let Kept { permit, appointments } = kept;
-        match self.gate.renew(permit, ask) {
-            Ok(permit) => Ok(Kept { permit, appointments }),
-            Err(refusal) => Err(self.send_away(ask, refusal)),
-        }
+    fn renew(&self, kept: &mut Self::Permit, ask: &Ask) -> Result<(), Refusal> {
+        self.gate.renew(&mut kept.permit, ask).map_err(|refusal| self.send_away(ask, refusal))
     }
 }
 

@@ -274,9 +274,10 @@ fn who_is_let_in_waits_and_is_refused_after_all_gets_an_appointment_too() {
     let breaker = Breaker::new(&env);
     let gate = Appointed::new(&env, breaker.clone()).capacity(10.0);
     let ask = ask(&env, 0.0);
-    let waited = gate.renew(gate.try_enter(&ask).unwrap(), &ask).unwrap();
+    let mut waited = gate.try_enter(&ask).unwrap();
+    gate.renew(&mut waited, &ask).unwrap();
     breaker.hold_open();
-    let refused = gate.renew(waited, &ask).unwrap_err();
+    let refused = gate.renew(&mut waited, &ask).unwrap_err();
     assert_eq!(refused.why, Why::Tripped);
     assert!(refused.after.unwrap() >= SOONEST);
 }
