@@ -493,6 +493,14 @@ impl Gate for Breaker {
     fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
         self.0.enter(ask.at).map(|word| Pass { breaker: self.clone(), word })
     }
+
+    #[inline]
+    fn renew(&self, pass: &mut Pass, ask: &Ask) -> Result<(), Refusal> {
+        if !pass.holds() {
+            *pass = self.try_enter(ask)?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Gate for Borrowed<'a, Breaker> {
@@ -503,11 +511,20 @@ impl<'a> Gate for Borrowed<'a, Breaker> {
         let breaker = self.0;
         breaker.0.enter(ask.at).map(|word| Pass { breaker, word })
     }
+
+    #[inline]
+    fn renew(&self, pass: &mut Pass<&'a Breaker>, ask: &Ask) -> Result<(), Refusal> {
+        if !pass.holds() {
+            *pass = self.try_enter(ask)?;
+        }
+        Ok(())
+    }
 }
 
 impl<B: Borrow<Breaker>> Pass<B> {
     /// Whether the breaker is still as it was when it gave this. Who has waited in a line since should look, and ask again if
-    /// not: an origin that went down in the meantime should not get the whole line.
+    /// not: an origin that went down in the meantime should not get the whole line. [`Gate::renew`] does both, and
+    /// [`Gate::and`] does that.
     #[inline]
     pub fn holds(&self) -> bool {
         self.breaker.borrow().0.word.load(Acquire) == self.word

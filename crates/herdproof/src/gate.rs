@@ -41,11 +41,13 @@
 //! ```
 
 mod and;
+mod classify;
 mod refusal;
 
 use std::{future::Future, num::NonZero, sync::Arc, time::Duration};
 
 pub use and::{And, Both};
+pub use classify::{Classify, Judgement, result};
 pub use refusal::{Halt, Refusal, Why};
 
 use crate::env::{Env, Tick};
@@ -66,7 +68,17 @@ pub trait Gate: Send + Sync {
         async { entered }
     }
 
-    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back.
+    /// Asks again for whoever was let in and has waited behind another gate since. A gate whose answer is still good leaves the
+    /// permit as it is; one that has changed puts another in its place, or refuses, and then the permit is good for nothing but
+    /// to be dropped. A gate around another passes it on.
+    #[inline]
+    fn renew(&self, _permit: &mut Self::Permit, _ask: &Ask) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back. Whoever had to wait
+    /// for the inner one asks the outer one again ([`renew`](Gate::renew)): a line behind a breaker is not led to an origin that
+    /// went down meanwhile.
     fn and<G: Gate>(self, inner: G) -> And<Self, G>
     where
         Self: Sized,
@@ -161,26 +173,6 @@ pub trait Sizer: Send + Sync {
 
     /// Somebody was not let in at once, because as many were under way as may be.
     fn binds(&self);
-}
-
-/// Turns an outcome into what gates need to know of it. Any function from the outcome to a [`Verdict`] will do.
-pub trait Classify<T, E>: Send + Sync {
-    /// What this outcome says about the origin.
-    fn classify(&self, outcome: &Result<T, E>) -> Verdict;
-}
-
-impl<T, E, F> Classify<T, E> for F
-where
-    F: Fn(&Result<T, E>) -> Verdict + Send + Sync,
-{
-    fn classify(&self, outcome: &Result<T, E>) -> Verdict {
-        self(outcome)
-    }
-}
-
-/// The simplest classification: `Ok` is fine, every error is a fault.
-pub fn result<T, E>(outcome: &Result<T, E>) -> Verdict {
-    if outcome.is_ok() { Verdict::Ok } else { Verdict::Fault }
 }
 
 /// Does the work if the gate lets it in, and settles the permit with how it went.
@@ -310,6 +302,11 @@ impl<G: Gate> Gate for &G {
     fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
         (**self).enter(ask)
     }
+
+    #[inline]
+    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
+        (**self).renew(permit, ask)
+    }
 }
 
 impl<G: Gate> Gate for Arc<G> {
@@ -322,6 +319,11 @@ impl<G: Gate> Gate for Arc<G> {
 
     fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
         (**self).enter(ask)
+    }
+
+    #[inline]
+    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
+        (**self).renew(permit, ask)
     }
 }
 
@@ -351,6 +353,14 @@ impl<G: Gate> Gate for Option<G> {
         match self {
             Some(gate) => gate.enter(ask).await.map(Some),
             None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn renew(&self, permit: &mut Option<G::Permit>, ask: &Ask) -> Result<(), Refusal> {
+        match (self, permit) {
+            (Some(gate), Some(permit)) => gate.renew(permit, ask),
+            _ => Ok(()),
         }
     }
 }

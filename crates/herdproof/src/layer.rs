@@ -31,7 +31,21 @@
 //! A gate says no to a request, not to the service: readiness is that of the service inside, and a refusal is an error of
 //! the call. Tower's own limits make everybody wait until there is room, without a bound on how many wait or how long.
 //!
+//! What a layer cannot know of a request, it is told:
+//!
+//! | | says | unless told otherwise |
+//! |---|---|---|
+//! | the classifier | what an outcome says about the origin; as a [`Judgement`](crate::gate::Judgement), also that it was never sent, or that those below have given up | |
+//! | [`asking`](RetryLayer::asking) | the request's deadline, priority and cost, and which attempt of its caller it is | ordinary |
+//! | [`stamping`](RetryLayer::stamping) | what is written onto the request of each attempt, for whoever gets it | nothing |
+//! | [`at_most_once`](RetryLayer::at_most_once) | whether it must not be done twice | it may be |
+//!
+//! Where one layer stands inside another, the innermost should stamp, since it knows best how much time is left; the others stamp
+//! what the inner ones ask by. For requests and responses of the `http` crate, all four are in `herdproof::http` (feature `http`).
+//!
 //! Each call is boxed once. Requests that are repeated are cloned.
+
+mod hooks;
 
 use std::{
     future::{Future, poll_fn},
@@ -41,6 +55,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use hooks::Hooks;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -55,15 +70,12 @@ use crate::{
 
 type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// What a request asks for, as gates see it: its deadline, its priority, its cost.
-type Asking<R> = Arc<dyn Fn(&Env, &R) -> Ask + Send + Sync>;
-
 /// Lets requests through a [`Gate`]; see the [module](self).
 pub struct GateLayer<G, C, R> {
     env: Env,
     gate: Arc<G>,
     classify: C,
-    asking: Asking<R>,
+    hooks: Hooks<R>,
 }
 
 /// A service behind a gate, from a [`GateLayer`].
@@ -77,7 +89,7 @@ pub struct RetryLayer<C, R, X = Plain> {
     env: Env,
     retry: Retry,
     classify: C,
-    asking: Asking<R>,
+    hooks: Hooks<R>,
     inside: X,
 }
 
@@ -92,7 +104,7 @@ pub struct HedgeLayer<C, R> {
     env: Env,
     hedge: Hedge,
     classify: C,
-    asking: Asking<R>,
+    hooks: Hooks<R>,
 }
 
 /// A service whose slow requests are sent a second time, from a [`HedgeLayer`].
@@ -106,7 +118,7 @@ pub struct ShieldLayer<C, R> {
     env: Env,
     shield: Shield,
     classify: C,
-    asking: Asking<R>,
+    hooks: Hooks<R>,
 }
 
 /// A service behind a shield, from a [`ShieldLayer`].
@@ -160,71 +172,37 @@ impl<E> Inside<Halt<E>> for BehindGate {
     }
 }
 
-fn ordinary<R>() -> Asking<R> {
-    Arc::new(|env, _| Ask::new(env))
-}
-
 impl<G, C, R> GateLayer<G, C, R> {
     /// Requests pass this gate, and what becomes of them is classified so.
     pub fn new(env: &Env, gate: G, classify: C) -> GateLayer<G, C, R> {
-        GateLayer { env: env.clone(), gate: Arc::new(gate), classify, asking: ordinary() }
-    }
-
-    /// How a request's deadline, priority and cost are read off it.
-    #[must_use]
-    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> GateLayer<G, C, R> {
-        self.asking = Arc::new(ask);
-        self
+        GateLayer { env: env.clone(), gate: Arc::new(gate), classify, hooks: Hooks::default() }
     }
 }
 
 impl<C, R> RetryLayer<C, R, Plain> {
     /// Requests are tried again by this rule, and what becomes of them is classified so.
     pub fn new(env: &Env, retry: Retry, classify: C) -> RetryLayer<C, R, Plain> {
-        RetryLayer { env: env.clone(), retry, classify, asking: ordinary(), inside: Plain }
+        RetryLayer { env: env.clone(), retry, classify, hooks: Hooks::default(), inside: Plain }
     }
 
     /// The same around a [`GateLayer`]: what the gate refuses is no attempt, and is tried again only if it said when.
     pub fn behind_gate(self) -> RetryLayer<C, R, BehindGate> {
-        let RetryLayer { env, retry, classify, asking, inside: Plain } = self;
-        RetryLayer { env, retry, classify, asking, inside: BehindGate }
-    }
-}
-
-impl<C, R, X> RetryLayer<C, R, X> {
-    /// How a request's deadline, priority and cost are read off it, and whether its caller is itself trying again.
-    #[must_use]
-    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> RetryLayer<C, R, X> {
-        self.asking = Arc::new(ask);
-        self
+        let RetryLayer { env, retry, classify, hooks, inside: Plain } = self;
+        RetryLayer { env, retry, classify, hooks, inside: BehindGate }
     }
 }
 
 impl<C, R> HedgeLayer<C, R> {
     /// Slow requests are sent a second time by this rule, and what becomes of them is classified so.
     pub fn new(env: &Env, hedge: Hedge, classify: C) -> HedgeLayer<C, R> {
-        HedgeLayer { env: env.clone(), hedge, classify, asking: ordinary() }
-    }
-
-    /// How a request's deadline is read off it.
-    #[must_use]
-    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> HedgeLayer<C, R> {
-        self.asking = Arc::new(ask);
-        self
+        HedgeLayer { env: env.clone(), hedge, classify, hooks: Hooks::default() }
     }
 }
 
 impl<C, R> ShieldLayer<C, R> {
-    /// Requests, which may be made twice, go behind this shield, and what becomes of them is classified so.
+    /// Requests go behind this shield, and what becomes of them is classified so.
     pub fn new(env: &Env, shield: Shield, classify: C) -> ShieldLayer<C, R> {
-        ShieldLayer { env: env.clone(), shield, classify, asking: ordinary() }
-    }
-
-    /// How a request's deadline, priority and cost are read off it, and whether its caller is itself trying again.
-    #[must_use]
-    pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> ShieldLayer<C, R> {
-        self.asking = Arc::new(ask);
-        self
+        ShieldLayer { env: env.clone(), shield, classify, hooks: Hooks::default() }
     }
 }
 
@@ -234,6 +212,46 @@ impl<K, V, E, N> FlightLayer<K, V, E, N> {
         FlightLayer { group, key }
     }
 }
+
+macro_rules! hooked {
+    ($($layer:ident<$($of:ident),*>)*) => {$(
+        impl<$($of),*> $layer<$($of),*> {
+            /// How a request's deadline, priority and cost are read off it, and whether its caller is itself trying again. All
+            /// are ordinary unless told otherwise.
+            #[must_use]
+            pub fn asking(mut self, ask: impl Fn(&Env, &R) -> Ask + Send + Sync + 'static) -> Self {
+                self.hooks.asking = Arc::new(ask);
+                self
+            }
+
+            /// What is written onto each request that is sent, by the [`Ask`] of its attempt: how much time it has, and which
+            /// attempt it is. Called at the last moment, when the service is ready and the gates have let it in.
+            #[must_use]
+            pub fn stamping(mut self, stamp: impl Fn(&Env, &mut R, &Ask) + Send + Sync + 'static) -> Self {
+                self.hooks.stamping = Some(Arc::new(stamp));
+                self
+            }
+        }
+    )*};
+}
+
+hooked! { GateLayer<G, C, R> RetryLayer<C, R, X> HedgeLayer<C, R> ShieldLayer<C, R> }
+
+macro_rules! repeating {
+    ($($layer:ident<$($of:ident),*>)*) => {$(
+        impl<$($of),*> $layer<$($of),*> {
+            /// Which requests must not be done twice; none unless told otherwise. They are tried again only if they were certainly
+            /// never begun, and never hedged.
+            #[must_use]
+            pub fn at_most_once(mut self, which: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
+                self.hooks.at_most_once = Some(Arc::new(which));
+                self
+            }
+        }
+    )*};
+}
+
+repeating! { RetryLayer<C, R, X> HedgeLayer<C, R> ShieldLayer<C, R> }
 
 /// The service that was found ready, with another in its place.
 fn take<S: Clone>(inner: &mut S) -> S {
@@ -259,12 +277,16 @@ where
         self.inner.poll_ready(cx).map_err(Halt::Failed)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
-        let GateLayer { env, gate, classify, asking } = self.layer.clone();
+    fn call(&mut self, mut request: R) -> Self::Future {
+        let GateLayer { env, gate, classify, hooks } = self.layer.clone();
         let mut inner = take(&mut self.inner);
         Box::pin(async move {
-            let ask = asking(&env, &request);
-            guard(&env, &*gate, classify, ask, || inner.call(request)).await
+            let ask = hooks.ask(&env, &request);
+            let work = || {
+                hooks.stamp(&env, &mut request, &ask);
+                inner.call(request)
+            };
+            guard(&env, &*gate, classify, ask.clone(), work).await
         })
     }
 }
@@ -290,22 +312,37 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let RetryLayer { env, retry, classify, asking, inside: _ } = self.layer.clone();
+        let RetryLayer { env, retry, classify, hooks, inside: _ } = self.layer.clone();
         let inner = self.inner.clone();
         Box::pin(async move {
-            let ask = asking(&env, &request);
-            let attempt = move |_: Ask| attempt::<S, R, X>(inner.clone(), request.clone());
-            retry.run(&env, classify, ask, attempt).await
+            let (ask, once) = (hooks.ask(&env, &request), hooks.is_at_most_once(&request));
+            let stamper = (&env, &hooks);
+            let attempt = move |ask: Ask| attempt::<S, R, X>(inner.clone(), request.clone(), stamper, ask);
+            if once {
+                retry.run_at_most_once(&env, classify, ask, attempt).await
+            } else {
+                retry.run(&env, classify, ask, attempt).await
+            }
         })
     }
 }
 
-async fn attempt<S, R, X>(mut service: S, request: R) -> Result<S::Response, Failure<X::Error>>
+async fn attempt<S, R, X>(
+    mut service: S,
+    mut request: R,
+    (env, hooks): (&Env, &Hooks<R>),
+    ask: Ask,
+) -> Result<S::Response, Failure<X::Error>>
 where
     S: Service<R>,
     X: Inside<S::Error>,
 {
-    poll_fn(|cx| service.poll_ready(cx)).await.map_err(X::failure)?;
+    // What was not called was certainly not begun.
+    poll_fn(|cx| service.poll_ready(cx)).await.map_err(|error| match X::failure(error) {
+        Failure::Failed(error) => Failure::Unsent(error),
+        failure => failure,
+    })?;
+    hooks.stamp(env, &mut request, &ask);
     service.call(request).await.map_err(X::failure)
 }
 
@@ -328,17 +365,32 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let HedgeLayer { env, hedge, classify, asking } = self.layer.clone();
+        let HedgeLayer { env, hedge, classify, hooks } = self.layer.clone();
         let inner = self.inner.clone();
         Box::pin(async move {
-            let ask = asking(&env, &request);
-            hedge.run(&env, classify, ask, move |_, _| plainly(inner.clone(), request.clone())).await
+            let ask = hooks.ask(&env, &request);
+            let stamper = (&env, &hooks);
+            if hooks.is_at_most_once(&request) {
+                return stamped(inner, request, stamper, ask).await;
+            }
+            hedge.run(&env, classify, ask, move |ask, _| stamped(inner.clone(), request.clone(), stamper, ask)).await
         })
     }
 }
 
 async fn plainly<S: Service<R>, R>(mut service: S, request: R) -> Result<S::Response, S::Error> {
     poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}
+
+async fn stamped<S: Service<R>, R>(
+    mut service: S,
+    mut request: R,
+    (env, hooks): (&Env, &Hooks<R>),
+    ask: Ask,
+) -> Result<S::Response, S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    hooks.stamp(env, &mut request, &ask);
     service.call(request).await
 }
 
@@ -361,11 +413,17 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let ShieldLayer { env, shield, classify, asking } = self.layer.clone();
+        let ShieldLayer { env, shield, classify, hooks } = self.layer.clone();
         let inner = self.inner.clone();
         Box::pin(async move {
-            let ask = asking(&env, &request);
-            shield.run(classify, ask, move |_, _| plainly(inner.clone(), request.clone())).await
+            let (ask, once) = (hooks.ask(&env, &request), hooks.is_at_most_once(&request));
+            let stamper = (&env, &hooks);
+            let work = move |ask: Ask| stamped(inner.clone(), request.clone(), stamper, ask);
+            if once {
+                shield.run_at_most_once(classify, ask, work).await
+            } else {
+                shield.run(classify, ask, move |ask, _| work(ask)).await
+            }
         })
     }
 }
@@ -442,10 +500,10 @@ macro_rules! layers {
 }
 
 layers! {
-    GateLayer<G, C, R> wraps Gated { env, gate, classify, asking } where { C: Clone }
-    RetryLayer<C, R, X> wraps Retried { env, retry, classify, asking, inside } where { C: Clone, X: Clone }
-    HedgeLayer<C, R> wraps Hedged { env, hedge, classify, asking } where { C: Clone }
-    ShieldLayer<C, R> wraps Shielded { env, shield, classify, asking } where { C: Clone }
+    GateLayer<G, C, R> wraps Gated { env, gate, classify, hooks } where { C: Clone }
+    RetryLayer<C, R, X> wraps Retried { env, retry, classify, hooks, inside } where { C: Clone, X: Clone }
+    HedgeLayer<C, R> wraps Hedged { env, hedge, classify, hooks } where { C: Clone }
+    ShieldLayer<C, R> wraps Shielded { env, shield, classify, hooks } where { C: Clone }
     FlightLayer<K, V, E, N> wraps Shared { group, key } where { N: Clone }
 }
 

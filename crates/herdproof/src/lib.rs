@@ -22,6 +22,7 @@
 //! | [`warm`] | what is new or cold getting all of its load at once |
 //! | [`gate`] | calls that should not be made now: one shape for everything that may say no |
 //! | `layer` | the same as tower layers (feature `tower`) |
+//! | `http` | retries that cannot see what HTTP says about them (feature `http`) |
 //! | [`mod@env`] | timing that cannot be tested: time, chance and tasks through one door |
 //! | [`env::sim`] | herds first seen in production: your service in virtual time (feature `sim`) |
 //! | [`event`] | herds that nobody sees: what happened, under one set of names |
@@ -60,6 +61,8 @@ pub mod flight;
 pub mod gate;
 pub mod hedge;
 pub mod histogram;
+#[cfg(feature = "http")]
+pub mod http;
 mod join;
 mod keyed;
 #[cfg(feature = "tower")]

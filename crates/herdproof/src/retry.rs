@@ -12,6 +12,9 @@
 //!   ([`Ask::attempt`]) gets one attempt, and who has given up says so to those above; see [`wire`].
 //! - **Never in step.** Delays are drawn from the whole range, and what a server asks for is spread ([`Backoff`]).
 //!
+//! That an attempt was never begun, or that those below have given up, is said by the work, as a [`Failure`], or by the
+//! classifier, as a [`Judgement`].
+//!
 //! ```
 //! use herdproof::{Env, gate::{Ask, result}, retry::{Failure, Retry}};
 //! # use std::io::Error;
@@ -68,7 +71,7 @@ use std::{
     time::Duration,
 };
 
-use decide::{Made, Next, Pace, Repeat};
+use decide::{Kind, Made, Next, Pace, Repeat};
 pub use failure::{Failure, GaveUp, Stop};
 use pin_project_lite::pin_project;
 
@@ -77,7 +80,7 @@ use crate::{
     budget::{Budget, Extra, Spend},
     env::{Env, Rng, Sleep, Tick},
     event::Event,
-    gate::{Ask, Classify, Refusal, Verdict, Why},
+    gate::{Ask, Classify, Judgement, Refusal, Verdict, Why},
 };
 
 /// A rule for trying again; see the [module](self). Cheap to clone, and clones share their budget.
@@ -292,7 +295,7 @@ where
     F: Future<Output = Result<T, Failure<E>>>,
     W: FnMut(Ask) -> F,
     A: Future<Output = Result<T, GaveUp<E>>>,
-    G: Fn(Operation<'a, C, W>, Verdict, Result<T, Failure<E>>) -> A,
+    G: Fn(Operation<'a, C, W>, Judgement, Result<T, Failure<E>>) -> A,
 {
     type Output = Result<T, GaveUp<E>>;
 
@@ -315,12 +318,12 @@ where
                 Poll::Ready(outcome) => Some(outcome),
                 Poll::Pending => ready!(cut_off(operation.env, operation.until(), sleep, cx)),
             };
-            let (verdict, outcome) = operation.judge(outcome);
-            if let (Ok(_), Verdict::Ok) = (&outcome, &verdict) {
+            let (judgement, outcome) = operation.judge(outcome);
+            if let (Ok(_), Verdict::Ok) = (&outcome, judgement.verdict()) {
                 return Poll::Ready(outcome.map_err(|failure| GaveUp { failure, why: Stop::Final, attempts: 1 }));
             }
             if let Some(operation) = run.operation.take() {
-                run.step.set(Step::Again { again: Box::pin((run.again)(operation, verdict, outcome)) });
+                run.step.set(Step::Again { again: Box::pin((run.again)(operation, judgement, outcome)) });
             }
         }
         match run.step.project() {
@@ -353,17 +356,21 @@ impl<C, W> Operation<'_, C, W> {
 
     /// What an attempt has come to, which the budget is told too.
     #[inline]
-    fn judge<T, E>(&self, outcome: Option<Result<T, Failure<E>>>) -> (Verdict, Result<T, Failure<E>>)
+    fn judge<T, E>(&self, outcome: Option<Result<T, Failure<E>>>) -> (Judgement, Result<T, Failure<E>>)
     where
         C: Classify<T, E>,
     {
-        let (verdict, outcome) = judge(&self.classify, outcome.unwrap_or(Err(Failure::TimedOut)));
-        self.rules.learn(&outcome, &verdict);
-        (verdict, outcome)
+        let (judgement, outcome) = judge(&self.classify, outcome.unwrap_or(Err(Failure::TimedOut)));
+        self.rules.learn(&outcome, &judgement.verdict());
+        (judgement, outcome)
     }
 
     /// What comes after a first attempt that did not succeed.
-    async fn again<T, E, F>(mut self, mut verdict: Verdict, mut outcome: Result<T, Failure<E>>) -> Result<T, GaveUp<E>>
+    async fn again<T, E, F>(
+        mut self,
+        mut judgement: Judgement,
+        mut outcome: Result<T, Failure<E>>,
+    ) -> Result<T, GaveUp<E>>
     where
         C: Classify<T, E>,
         F: Future<Output = Result<T, Failure<E>>>,
@@ -373,11 +380,12 @@ impl<C, W> Operation<'_, C, W> {
         let mut made = Made { attempts: 1, most: rules.attempts, by_caller: self.ask.attempt > 0, repeat };
         let mut waits = Waits::new(rules);
         loop {
+            let verdict = judgement.verdict();
             let next = match &outcome {
                 Ok(_) if verdict == Verdict::Ok => {
                     return outcome.map_err(|failure| made.gave_up(failure, Stop::Final));
                 }
-                Ok(_) => made.next(None, &verdict),
+                Ok(_) => made.next(Kind::of_answer(judgement), &verdict),
                 Err(failure) => made.next(Some(failure.kind()), &verdict),
             };
             let (resume, mut extra) = match rules.schedule(env.now(), self.ask.deadline, &mut waits, &next) {
@@ -397,7 +405,7 @@ impl<C, W> Operation<'_, C, W> {
             env.tell(&Event::Retry);
             self.ask.attempt = self.ask.attempt.saturating_add(1);
             made.attempts += 1;
-            (verdict, outcome) = {
+            (judgement, outcome) = {
                 let attempt = self.attempt();
                 let came = by(env, attempt.deadline, (self.work)(attempt)).await;
                 self.judge(came)
@@ -498,16 +506,19 @@ fn cut_off<T>(env: &Env, deadline: Option<Tick>, sleep: &mut Option<Sleep>, cx: 
     Pin::new(sleep).poll(cx).map(|_| None)
 }
 
-/// What the outcome says, by the rule for the answers and errors in it.
+/// What the outcome says, by the rule for the answers and errors in it. Where the work itself says how it failed, that stands.
 #[inline]
-fn judge<T, E>(classify: &impl Classify<T, E>, outcome: Result<T, Failure<E>>) -> (Verdict, Result<T, Failure<E>>) {
-    let judge = |plain: Result<T, E>, wrap: fn(E) -> Failure<E>| (classify.classify(&plain), plain.map_err(wrap));
+fn judge<T, E>(classify: &impl Classify<T, E>, outcome: Result<T, Failure<E>>) -> (Judgement, Result<T, Failure<E>>) {
+    let judge = |plain: Result<T, E>, wrap: fn(Judgement, E) -> Failure<E>| {
+        let judgement = classify.judge(&plain);
+        (judgement, plain.map_err(|error| wrap(judgement, error)))
+    };
     match outcome {
-        Ok(value) => judge(Ok(value), Failure::Failed),
-        Err(Failure::Failed(error)) => judge(Err(error), Failure::Failed),
-        Err(Failure::Unsent(error)) => judge(Err(error), Failure::Unsent),
-        Err(Failure::NoRetry(error)) => judge(Err(error), Failure::NoRetry),
-        Err(failure @ (Failure::TimedOut | Failure::Refused(_))) => (Verdict::Fault, Err(failure)),
+        Ok(value) => judge(Ok(value), Failure::judged),
+        Err(Failure::Failed(error)) => judge(Err(error), Failure::judged),
+        Err(Failure::Unsent(error)) => judge(Err(error), |_, error| Failure::Unsent(error)),
+        Err(Failure::NoRetry(error)) => judge(Err(error), |_, error| Failure::NoRetry(error)),
+        Err(failure @ (Failure::TimedOut | Failure::Refused(_))) => (Verdict::Fault.into(), Err(failure)),
     }
 }
 

@@ -222,7 +222,8 @@ impl Shield {
     /// Does the work behind all of it. For what may be done twice.
     ///
     /// The work gets the [`Ask`] of its attempt, with its number and deadline, and which of two attempts beside each other
-    /// it is. It is not called before the gates have let the attempt in.
+    /// it is. It is not called before the gates have let the attempt in. What is known of a failure beside its verdict, that it
+    /// was never sent or that a layer below has given up, the classifier says by a [`Judgement`](crate::gate::Judgement).
     pub fn run<T, E, C, F>(
         &self,
         classify: C,
@@ -236,7 +237,7 @@ impl Shield {
         async move {
             let parts = &*self.0;
             let (classify, work) = (&classify, &work);
-            let judge = |outcome: &Result<T, E>| classify.classify(outcome);
+            let judge = |outcome: &Result<T, E>| classify.judge(outcome);
             match &parts.hedge {
                 None => {
                     let attempt = |ask: Ask| parts.attempt(classify, ask, move |ask| work(ask, Which::First));
@@ -267,7 +268,7 @@ impl Shield {
         async move {
             let parts = &*self.0;
             let (classify, work) = (&classify, &work);
-            let judge = |outcome: &Result<T, E>| classify.classify(outcome);
+            let judge = |outcome: &Result<T, E>| classify.judge(outcome);
             let attempt = |ask: Ask| parts.attempt(classify, ask, work);
             parts.retry.run_at_most_once(&parts.env, judge, ask, attempt).await
         }

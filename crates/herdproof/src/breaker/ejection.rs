@@ -315,6 +315,13 @@ impl Gate for Endpoint {
         env.tell(&Event::Refusal);
         Err(Refusal::new(Why::Tripped).after(Tick::from_nanos(word) - ask.at + returns.within(rules.base / 10)))
     }
+
+    fn renew(&self, call: &mut Call, ask: &Ask) -> Result<(), Refusal> {
+        if self.set.0.endpoints[self.which].until.load(Relaxed) != call.word {
+            *call = self.try_enter(ask)?;
+        }
+        Ok(())
+    }
 }
 
 impl Permit for Call {
@@ -381,6 +388,17 @@ mod tests {
         call(&set, 3, at(0), Verdict::Fault);
         assert!(set.is_out(3, at(0)) && !call(&set, 3, at(0), Verdict::Ok));
         assert_eq!(set.out(at(0)), 1);
+    }
+
+    #[test]
+    fn who_waited_while_its_endpoint_was_put_out_does_not_call_it() {
+        let set = set(20);
+        let ask = Ask::at(at(0));
+        let (down, up) = (set.endpoint(3).unwrap(), set.endpoint(4).unwrap());
+        let (mut waited, mut other) = (down.try_enter(&ask).unwrap(), up.try_enter(&ask).unwrap());
+        fault_five(&set, 3, at(0));
+        assert_eq!(down.renew(&mut waited, &ask).unwrap_err().why, Why::Tripped);
+        assert!(up.renew(&mut other, &ask).is_ok());
     }
 
     #[test]

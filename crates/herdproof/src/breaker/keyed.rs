@@ -180,6 +180,15 @@ where
             }
         }
     }
+
+    fn renew(&self, pass: &mut KeyedPass<K>, ask: &Ask) -> Result<(), Refusal> {
+        // A key that is forgotten is closed.
+        let now = self.breakers.0.keys.with_known(pass.hash, |small| word(&small.state));
+        if now.is_some_and(|now| now != pass.word) {
+            *pass = self.try_enter(ask)?;
+        }
+        Ok(())
+    }
 }
 
 impl<K: Hash + Eq> Inner<K> {
@@ -289,6 +298,16 @@ mod tests {
         trip(&hosts, 1, at(0));
         assert!(enter(&hosts, 1, at(0)).unwrap_err().after.is_some());
         assert!((2..50).all(|key| call(&hosts, key, at(0), Verdict::Ok)));
+    }
+
+    #[test]
+    fn who_waited_while_its_host_went_down_asks_again_and_who_waited_for_another_does_not() {
+        let hosts = keyed(100);
+        let (mut down, mut up) = (enter(&hosts, 1, at(0)).unwrap(), enter(&hosts, 2, at(0)).unwrap());
+        trip(&hosts, 1, at(0));
+        let ask = Ask::at(at(0));
+        assert_eq!(hosts.of(&1).renew(&mut down, &ask).unwrap_err().why, Why::Tripped);
+        assert!(hosts.of(&2).renew(&mut up, &ask).is_ok());
     }
 
     #[test]

@@ -462,3 +462,39 @@ fn readings_of_the_clock_that_are_milliseconds_behind_keep_it_open_that_much_lon
     probe.settle(&Verdict::Ok, Span { from: scene.now, to: coarse(&scene).at });
     assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
 }
+
+#[test]
+fn who_waited_while_it_tripped_is_sent_away_and_who_waited_while_nothing_changed_is_not_asked_again() {
+    let scene = Scene::usual();
+    let (breaker, ask) = (&scene.breaker, scene.ask());
+    let (mut early, mut lent) = (scene.enter().unwrap(), breaker.borrowed().try_enter(&ask).unwrap());
+    assert!(breaker.renew(&mut early, &ask).is_ok() && breaker.borrowed().renew(&mut lent, &ask).is_ok());
+    assert!(scene.call(&[Verdict::Fault; 7]));
+    assert_eq!(breaker.renew(&mut early, &ask).unwrap_err().why, Why::Tripped);
+    assert_eq!(breaker.borrowed().renew(&mut lent, &ask).unwrap_err().why, Why::Tripped);
+}
+
+#[test]
+fn who_waited_while_it_tripped_and_closed_again_has_a_pass_that_counts() {
+    let scene = Scene::new(|usual| usual.faults(1));
+    let mut waited = scene.enter().unwrap();
+    scene.breaker.hold_open();
+    scene.breaker.release();
+    assert!(!waited.holds());
+    scene.breaker.renew(&mut waited, &scene.ask()).unwrap();
+    scene.settle(waited, Verdict::Fault);
+    assert!(!scene.breaker.is_closed(), "what came of it was thrown away");
+}
+
+/// Only one may be inside as a probe; one that comes back must not count as somebody else.
+#[test]
+fn a_probe_that_waited_is_still_the_probe() {
+    let scene = Scene::usual();
+    assert!(scene.call(&[Verdict::Fault; 7]));
+    let ask = Ask::at(Tick::ZERO + Duration::from_secs(60));
+    let mut probe = scene.breaker.try_enter(&ask).unwrap();
+    scene.breaker.renew(&mut probe, &ask).unwrap();
+    assert_eq!(scene.breaker.phase(), Phase::Probing);
+    probe.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at });
+    assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
+}

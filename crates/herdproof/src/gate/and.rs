@@ -32,12 +32,20 @@ impl<A: Gate, B: Gate> Gate for And<A, B> {
     }
 
     async fn enter(&self, ask: &mut Ask) -> Result<Self::Permit, Refusal> {
-        let outer = self.outer.enter(ask).await?;
+        let mut outer = self.outer.enter(ask).await?;
         if ask.is_late() {
             return Err(Refusal::new(Why::Deadline));
         }
         let inner = self.inner.enter(ask).await?;
+        // Whether or not the inner one has waited: a wait may end at the tick at which it began.
+        self.outer.renew(&mut outer, ask)?;
         Ok(Both { outer, inner })
+    }
+
+    #[inline]
+    fn renew(&self, permit: &mut Self::Permit, ask: &Ask) -> Result<(), Refusal> {
+        self.outer.renew(&mut permit.outer, ask)?;
+        self.inner.renew(&mut permit.inner, ask)
     }
 }
 

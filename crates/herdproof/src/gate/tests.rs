@@ -3,14 +3,17 @@
 use std::{
     future::{Future, pending},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     task::{Context, Waker},
 };
 
 use parking_lot::Mutex;
 
 use super::*;
-use crate::env::sim::Sim;
+use crate::{breaker::Breaker, env::sim::Sim, limit::Bulkhead};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -20,6 +23,8 @@ struct Turnstile {
     env: Env,
     wait: Duration,
     refuse: Option<Refusal>,
+    /// What it says to those who come back.
+    renew: Result<(), Refusal>,
     log: Log,
 }
 
@@ -56,6 +61,11 @@ impl Gate for Turnstile {
         }
         self.try_enter(ask)
     }
+
+    fn renew(&self, _: &mut Pass, ask: &Ask) -> Result<(), Refusal> {
+        self.log.lock().push(format!("{} again at {:?}", self.name, ask.at - Tick::ZERO));
+        self.renew
+    }
 }
 
 struct Scene {
@@ -69,7 +79,8 @@ impl Scene {
     }
 
     fn gate(&self, name: &'static str) -> Turnstile {
-        Turnstile { name, env: self.sim.env(), wait: Duration::ZERO, refuse: None, log: Arc::clone(&self.log) }
+        let (env, log) = (self.sim.env(), Arc::clone(&self.log));
+        Turnstile { name, env, wait: Duration::ZERO, refuse: None, renew: Ok(()), log }
     }
 
     /// Guards 10 ms of work that ends with `outcome`, and gives the result and the log.
@@ -94,7 +105,81 @@ fn the_inner_gate_judges_by_the_time_after_the_outer_ones_wait() {
     let gate = outer.and(scene.gate("inner"));
     let (result, log) = scene.guard(gate, scene.ask(), Ok(1));
     assert_eq!(result, Ok(1));
-    assert_eq!(log, ["outer asked at 5ms", "inner asked at 5ms", "inner Ok 10ms", "outer Ok 10ms"]);
+    let both = ["outer asked at 5ms", "inner asked at 5ms", "outer again at 5ms", "inner Ok 10ms", "outer Ok 10ms"];
+    assert_eq!(log, both);
+}
+
+#[test]
+fn a_gate_that_changed_its_mind_while_the_inner_one_was_waited_for_gives_both_permits_back() {
+    let mut scene = Scene::new();
+    let no = Refusal::new(Why::Tripped).after(MS * 40);
+    let outer = Turnstile { renew: Err(no), ..scene.gate("outer") };
+    let gate = outer.and(Turnstile { wait: MS * 5, ..scene.gate("inner") });
+    let (result, log) = scene.guard(gate, scene.ask(), Ok(1));
+    assert_eq!(result, Err(Halt::Refused(no)));
+    let cancelled = ["inner cancelled", "outer cancelled"];
+    assert_eq!(log[..3], ["outer asked at 0ns", "inner asked at 5ms", "outer again at 5ms"]);
+    assert_eq!(log[3..], cancelled, "the work was begun, or a permit was kept");
+}
+
+#[test]
+fn who_comes_back_is_heard_by_the_gate_itself_however_it_is_wrapped() {
+    let scene = Scene::new();
+    let no = Refusal::new(Why::Tripped);
+    let changed = || Turnstile { renew: Err(no), ..scene.gate("changed") };
+    let plain = || scene.gate("plain");
+    let shared = Arc::new(changed());
+    let mut log = Vec::new();
+    let mut check = |renewed: Option<Refusal>| {
+        assert_eq!(renewed, Some(no));
+        log.extend(scene.log.lock().drain(..).filter(|line| line.contains("again")));
+    };
+    check(renewed(&changed()));
+    check(renewed(&shared));
+    check(renewed(&Some(changed())));
+    check(renewed(&changed().and(plain())));
+    check(renewed(&plain().and(changed())));
+    assert_eq!(log.iter().filter(|line| *line == "changed again at 0ns").count(), 5);
+    assert_eq!(renewed(&None::<Turnstile>), None);
+}
+
+/// What somebody is told who was let in and comes back.
+fn renewed<G: Gate>(gate: &G) -> Option<Refusal> {
+    let ask = Ask::at(Tick::ZERO);
+    let mut permit = (&gate).try_enter(&ask).ok()?;
+    (&gate).renew(&mut permit, &ask).err()
+}
+
+#[test]
+fn those_in_a_line_behind_a_breaker_are_not_led_to_an_origin_that_went_down() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let (breaker, room) = (Breaker::builder(&env).faults(1).build(), Bulkhead::new(&env, 1));
+    let calls = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let (env, calls) = (env.clone(), Arc::clone(&calls));
+            let gate = breaker.clone().and(room.clone());
+            sim.env().spawn(async move {
+                let work = || async {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                    env.sleep(MS * 10).await;
+                    Err::<u8, u8>(9)
+                };
+                guard(&env, &gate, result, Ask::new(&env), work).await.unwrap_err()
+            })
+        })
+        .collect();
+    let refused = sim.run(async {
+        let mut refused = 0;
+        for task in tasks {
+            let halt = task.await.unwrap();
+            refused += u32::from(matches!(halt, Halt::Refused(refusal) if refusal.why == Why::Tripped));
+        }
+        refused
+    });
+    assert_eq!((calls.load(Ordering::Relaxed), refused), (1, 5), "the first finds out, and the others have waited");
+    assert_eq!((room.taken(), room.waiting()), (0, 0), "who was sent away keeps no room");
 }
 
 #[test]

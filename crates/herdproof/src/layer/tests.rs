@@ -14,8 +14,9 @@ use super::*;
 use crate::{
     breaker::Breaker,
     env::sim::Sim,
-    gate::{Verdict, Why, result},
-    retry::Stop,
+    gate::{Judgement, Verdict, Why, result},
+    limit::Bulkhead,
+    retry::{Stop, wire},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -258,4 +259,223 @@ fn a_service_that_is_not_ready_is_waited_for() {
     assert_eq!(sim.run(retried.oneshot(())), Ok(1));
     let hedged = HedgeLayer::new(&env, Hedge::new(&env), result).layer(Slow::default());
     assert_eq!(sim.run(hedged.oneshot(())), Ok(1));
+}
+
+/// A request with what was written onto it: the attempt, and the milliseconds that are left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Letter {
+    told: Vec<(&'static str, u64)>,
+}
+
+impl Letter {
+    fn stamp(env: &Env, letter: &mut Letter, ask: &Ask) {
+        letter.told.clear();
+        wire::write(ask, env.now(), |name, value| letter.told.push((name, value)));
+    }
+
+    /// Every letter has 100 ms.
+    fn ask(env: &Env, _: &Letter) -> Ask {
+        Ask::new(env).deadline(env.now() + MS * 100)
+    }
+
+    fn in_ms(left: u64) -> Letter {
+        Letter { told: vec![(wire::DEADLINE, left)] }
+    }
+
+    fn again(left: u64, attempt: u64) -> Letter {
+        Letter { told: vec![(wire::DEADLINE, left), (wire::ATTEMPT, attempt)] }
+    }
+}
+
+/// What came to the origin, which takes this long and answers like this, the last for ever.
+#[derive(Clone)]
+struct Desk {
+    env: Env,
+    takes: Duration,
+    answers: &'static [Result<u32, u32>],
+    came: Arc<Mutex<Vec<Letter>>>,
+}
+
+impl Desk {
+    fn new(env: &Env, takes: Duration, answers: &'static [Result<u32, u32>]) -> Desk {
+        Desk { env: env.clone(), takes, answers, came: Arc::default() }
+    }
+
+    async fn call(self, letter: Letter) -> Result<u32, u32> {
+        let number = {
+            let mut came = self.came.lock().unwrap();
+            came.push(letter);
+            came.len() - 1
+        };
+        self.env.sleep(self.takes).await;
+        self.answers[number.min(self.answers.len() - 1)]
+    }
+
+    /// What comes of one letter through this layer, and what has come here.
+    fn through<L>(&self, sim: &mut Sim, layer: &L) -> (Result<u32, L::Err>, Vec<Letter>)
+    where
+        L: Through,
+    {
+        let result = sim.run(layer.send(self.clone()));
+        (result, std::mem::take(&mut *self.came.lock().unwrap()))
+    }
+}
+
+/// A layer around a desk.
+trait Through {
+    type Err;
+    fn send(&self, desk: Desk) -> impl Future<Output = Result<u32, Self::Err>>;
+}
+
+macro_rules! through {
+    ($layer:ty, $error:ty) => {
+        impl<C> Through for $layer
+        where
+            C: Classify<u32, u32> + Clone + 'static,
+        {
+            type Err = $error;
+            fn send(&self, desk: Desk) -> impl Future<Output = Result<u32, $error>> {
+                self.layer(service_fn(move |letter| desk.clone().call(letter))).oneshot(Letter::default())
+            }
+        }
+    };
+}
+
+through! { RetryLayer<C, Letter>, GaveUp<u32> }
+through! { ShieldLayer<C, Letter>, GaveUp<u32> }
+through! { HedgeLayer<C, Letter>, u32 }
+
+/// No jitter, so that what is left can be told.
+fn steady(env: &Env) -> Retry {
+    let tenth = crate::Backoff::constant(MS * 10).jitter(crate::backoff::Jitter::None);
+    Retry::builder(env).backoff(tenth).build()
+}
+
+fn steady_shield(env: &Env) -> Shield {
+    let tenth = crate::Backoff::constant(MS * 10).jitter(crate::backoff::Jitter::None);
+    Shield::builder(env).retry(|retry| retry.backoff(tenth)).build()
+}
+
+#[test]
+fn every_attempt_says_which_it_is_and_how_much_time_is_left() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let desk = Desk::new(&env, MS * 5, &[Err(1), Err(1), Ok(7)]);
+    let told = vec![Letter::in_ms(100), Letter::again(85, 1), Letter::again(70, 2)];
+    let retry = RetryLayer::new(&env, steady(&env), result).asking(Letter::ask).stamping(Letter::stamp);
+    assert_eq!(desk.through(&mut sim, &retry), (Ok(7), told.clone()));
+    let shield = ShieldLayer::new(&env, steady_shield(&env), result).asking(Letter::ask).stamping(Letter::stamp);
+    assert_eq!(desk.through(&mut sim, &shield), (Ok(7), told));
+    let silent = RetryLayer::new(&env, steady(&env), result).asking(Letter::ask);
+    assert_eq!(desk.through(&mut sim, &silent), (Ok(7), vec![Letter::default(); 3]), "unless nobody asked for it");
+}
+
+#[test]
+fn a_hedge_does_not_promise_the_time_that_the_first_attempt_had() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let desk = Desk::new(&env, MS * 40, &[Ok(7)]);
+    let hedge = || Hedge::builder(&env).at(MS * 20).unknown(MS * 20).floor(10.0);
+    let told = vec![Letter::in_ms(100), Letter::in_ms(80)];
+    let layer = HedgeLayer::new(&env, hedge().build(), result).asking(Letter::ask).stamping(Letter::stamp);
+    assert_eq!(desk.through(&mut sim, &layer), (Ok(7), told.clone()));
+    let shield = Shield::builder(&env).hedge(|_| hedge()).build();
+    let layer = ShieldLayer::new(&env, shield, result).asking(Letter::ask).stamping(Letter::stamp);
+    assert_eq!(desk.through(&mut sim, &layer), (Ok(7), told));
+}
+
+#[test]
+fn who_waited_at_a_gate_does_not_say_that_it_has_all_of_its_time() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let desk = Desk::new(&env, MS * 30, &[Ok(7)]);
+    let (room, came) = (Bulkhead::new(&env, 1), Arc::clone(&desk.came));
+    let gated = GateLayer::new(&env, room, result)
+        .asking(Letter::ask)
+        .stamping(Letter::stamp)
+        .layer(service_fn(move |letter| desk.clone().call(letter)));
+    let calls = [(); 3].map(|()| env.spawn(gated.clone().oneshot(Letter::default())));
+    sim.run(async {
+        for call in calls {
+            assert_eq!(call.await.unwrap(), Ok(7));
+        }
+    });
+    assert_eq!(*came.lock().unwrap(), [Letter::in_ms(100), Letter::in_ms(70), Letter::in_ms(40)]);
+}
+
+/// Errors below 10 were never sent, from 10 on those below have given up, from 20 on nothing is known.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a classifier takes a reference")]
+fn judge(outcome: &Result<u32, u32>) -> Judgement {
+    match *outcome {
+        Ok(_) => Verdict::Ok.into(),
+        Err(..10) => Judgement::Unsent(Verdict::Fault),
+        Err(10..20) => Judgement::NoRetry(Verdict::Fault),
+        Err(_) => Verdict::Fault.into(),
+    }
+}
+
+#[test]
+fn layers_do_not_try_again_what_a_layer_below_has_given_up() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let desk = Desk::new(&env, MS, &[Err(10), Ok(7)]);
+    let told = |(result, came): (Result<u32, GaveUp<u32>>, Vec<Letter>)| {
+        let gave_up = result.unwrap_err();
+        assert_eq!((gave_up.failure, gave_up.why, came.len()), (Failure::NoRetry(10), Stop::Told, 1));
+    };
+    told(desk.through(&mut sim, &RetryLayer::new(&env, steady(&env), judge)));
+    told(desk.through(&mut sim, &ShieldLayer::new(&env, steady_shield(&env), judge)));
+    let inside = desk.clone();
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new(&env, steady(&env), judge).behind_gate())
+        .layer(GateLayer::new(&env, Breaker::new(&env), judge))
+        .service(service_fn(move |letter| inside.clone().call(letter)));
+    let behind = sim.run(service.oneshot(Letter::default()));
+    told((behind, std::mem::take(&mut *desk.came.lock().unwrap())));
+}
+
+#[test]
+fn what_must_not_be_done_twice_is_repeated_by_no_layer_unless_it_was_never_sent() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let perhaps = Desk::new(&env, MS * 40, &[Err(20), Ok(7)]);
+    let unsent = Desk::new(&env, MS * 40, &[Err(0), Ok(7)]);
+    let often = || Hedge::builder(&env).at(MS * 20).unknown(MS * 20).floor(10.0);
+    let retry = RetryLayer::new(&env, steady(&env), judge).at_most_once(|_| true);
+    let shield = Shield::builder(&env).hedge(|_| often()).build();
+    let shield = ShieldLayer::new(&env, shield, judge).at_most_once(|_| true);
+    let begun = |(result, came): (Result<u32, GaveUp<u32>>, Vec<Letter>)| {
+        assert_eq!((result.unwrap_err().why, came.len()), (Stop::Begun, 1));
+    };
+    begun(perhaps.through(&mut sim, &retry));
+    begun(perhaps.through(&mut sim, &shield));
+    let hedge = HedgeLayer::new(&env, often().build(), judge).at_most_once(|_| true).stamping(Letter::stamp);
+    assert_eq!(perhaps.through(&mut sim, &hedge), (Err(20), vec![Letter::default()]));
+    let twice = |(result, came): (Result<u32, GaveUp<u32>>, Vec<Letter>)| assert_eq!((result, came.len()), (Ok(7), 2));
+    twice(unsent.through(&mut sim, &retry));
+    twice(unsent.through(&mut sim, &shield));
+    twice(perhaps.through(&mut sim, &RetryLayer::new(&env, steady(&env), judge).at_most_once(|_| false)));
+}
+
+#[test]
+fn a_service_that_fails_before_it_is_called_has_not_begun() {
+    /// Not ready at the first look, and broken by that.
+    #[derive(Clone, Default)]
+    struct Broken(Arc<AtomicU32>);
+    impl Service<()> for Broken {
+        type Response = u32;
+        type Error = &'static str;
+        type Future = std::future::Ready<Result<u32, &'static str>>;
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+            let looks = self.0.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(if looks == 0 { Err("no connection") } else { Ok(()) })
+        }
+        fn call(&mut self, (): ()) -> Self::Future {
+            std::future::ready(Ok(1))
+        }
+    }
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let retried = RetryLayer::new(&env, steady(&env), result).at_most_once(|()| true).layer(Broken::default());
+    assert_eq!(sim.run(retried.oneshot(())), Ok(1));
 }

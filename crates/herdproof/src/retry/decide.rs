@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure::{Failure, GaveUp, Stop};
 use crate::{
     backoff::RetryAfter,
-    gate::{Refusal, Verdict},
+    gate::{Judgement, Refusal, Verdict},
 };
 
 /// What may be done more than once.
@@ -26,6 +26,17 @@ pub(super) enum Kind {
     Begun,
     /// Somebody below has given up and said so.
     Told,
+}
+
+impl Kind {
+    /// An answer that speaks against the origin, by what else was judged of it.
+    pub(super) fn of_answer(judgement: Judgement) -> Option<Kind> {
+        match judgement {
+            Judgement::Plain(_) => None,
+            Judgement::Unsent(_) => Some(Kind::Unsent),
+            Judgement::NoRetry(_) => Some(Kind::Told),
+        }
+    }
 }
 
 /// Where an operation stands.

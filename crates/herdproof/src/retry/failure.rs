@@ -3,10 +3,11 @@
 use std::{error::Error, fmt};
 
 use super::decide::Kind;
-use crate::gate::{Halt, Refusal};
+use crate::gate::{Halt, Judgement, Refusal};
 
 /// How an attempt failed. Which variant it is says whether it may have been begun; the error in it, by the classification,
-/// whether trying again could help.
+/// whether trying again could help. Where the work only knows that it [`Failed`](Failure::Failed), the classification may know
+/// more ([`Judgement`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure<E> {
     /// It failed, and may have been done all the same.
@@ -55,6 +56,16 @@ pub enum Stop {
 }
 
 impl<E> Failure<E> {
+    /// An error, by what was judged of it.
+    #[inline]
+    pub(super) fn judged(judgement: Judgement, error: E) -> Failure<E> {
+        match judgement {
+            Judgement::Plain(_) => Failure::Failed(error),
+            Judgement::Unsent(_) => Failure::Unsent(error),
+            Judgement::NoRetry(_) => Failure::NoRetry(error),
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         match self {
             Failure::Failed(_) | Failure::TimedOut => Kind::Begun,

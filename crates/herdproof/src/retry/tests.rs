@@ -231,6 +231,64 @@ fn what_must_not_be_done_twice_is_tried_again_only_if_it_was_never_sent() {
     assert_eq!(once(Err(Failure::Refused(Refusal::new(Why::Rate).after(MS)))), Ok(7));
 }
 
+/// By status: 503 is an overload below which somebody has given up, 425 was never begun, other errors say nothing more.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a classifier takes a reference")]
+fn by_status(outcome: &Result<u16, u16>) -> Judgement {
+    let (Ok(status) | Err(status)) = *outcome;
+    match status {
+        200 => Verdict::Ok.into(),
+        503 => Judgement::NoRetry(Verdict::Overload { after: None }),
+        425 => Judgement::Unsent(Verdict::Fault),
+        _ => Verdict::Fault.into(),
+    }
+}
+
+/// What comes of these outcomes one after another, and after how many attempts.
+fn judged(once: bool, outcomes: &[Result<u16, Failure<u16>>]) -> (Result<u16, (Failure<u16>, Stop)>, usize) {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let retry = steady(&env).build();
+    let mut left = outcomes.iter().cloned();
+    let work = |_| ready(left.next().unwrap());
+    let result = if once {
+        sim.run(retry.run_at_most_once(&env, by_status, Ask::new(&env), work))
+    } else {
+        sim.run(retry.run(&env, by_status, Ask::new(&env), work))
+    };
+    (result.map_err(|gave_up| (gave_up.failure, gave_up.why)), outcomes.len() - left.len())
+}
+
+#[test]
+fn an_answer_that_says_not_to_try_again_is_the_result_at_once() {
+    assert_eq!(judged(false, &[Ok(503), Ok(200)]), (Ok(503), 1));
+    assert_eq!(judged(false, &[Ok(500), Ok(503), Ok(200)]), (Ok(503), 2), "a blip first, and then it was told");
+    assert_eq!(judged(true, &[Ok(503), Ok(200)]), (Ok(503), 1));
+}
+
+#[test]
+fn an_error_that_says_not_to_try_again_is_told_as_such() {
+    let told = (Err((Failure::NoRetry(503), Stop::Told)), 1);
+    assert_eq!(judged(false, &[Err(Failure::Failed(503)), Ok(200)]), told);
+}
+
+#[test]
+fn what_must_not_be_done_twice_is_tried_again_if_it_is_judged_unsent() {
+    assert_eq!(judged(true, &[Err(Failure::Failed(425)), Ok(200)]), (Ok(200), 2));
+    assert_eq!(judged(true, &[Ok(425), Ok(200)]), (Ok(200), 2), "an answer may say so too");
+    let begun = (Err((Failure::Failed(500), Stop::Begun)), 1);
+    assert_eq!(judged(true, &[Err(Failure::Failed(500)), Ok(200)]), begun);
+    let last = (Err((Failure::Unsent(425), Stop::Attempts)), 3);
+    assert_eq!(judged(true, &vec![Err(Failure::Failed(425)); 3]), last);
+}
+
+#[test]
+fn what_the_work_knows_of_its_failure_stands_whatever_is_judged() {
+    assert_eq!(judged(true, &[Err(Failure::Unsent(500)), Ok(200)]), (Ok(200), 2));
+    assert_eq!(judged(true, &[Err(Failure::Unsent(503)), Ok(200)]), (Ok(200), 2));
+    let told = (Err((Failure::NoRetry(425), Stop::Told)), 1);
+    assert_eq!(judged(true, &[Err(Failure::NoRetry(425)), Ok(200)]), told);
+}
+
 #[test]
 fn an_answer_that_speaks_against_the_origin_is_tried_again_and_kept_if_nothing_better_comes() {
     let mut sim = Sim::new(1);

@@ -395,11 +395,13 @@ impl<G> Appointed<G> {
                 self.appointments.admitted(ask);
                 Ok(Kept { permit, appointments: self.appointments.clone() })
             }
-            Err(refusal) => {
-                let slot = self.appointments.book(ask, self.capacity);
-                Err(refusal.after(refusal.after.unwrap_or_default().max(slot)))
-            }
+            Err(refusal) => Err(self.send_away(ask, refusal)),
         }
+    }
+
+    fn send_away(&self, ask: &Ask, refusal: Refusal) -> Refusal {
+        let slot = self.appointments.book(ask, self.capacity);
+        refusal.after(refusal.after.unwrap_or_default().max(slot))
     }
 }
 
@@ -415,6 +417,10 @@ impl<G: Gate> Gate for Appointed<G> {
         self.appointments.came(ask);
         let entered = self.gate.enter(ask).await;
         self.answer(ask, entered)
+    }
+
+    fn renew(&self, kept: &mut Self::Permit, ask: &Ask) -> Result<(), Refusal> {
+        self.gate.renew(&mut kept.permit, ask).map_err(|refusal| self.send_away(ask, refusal))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{
 use super::*;
 use crate::{
     env::sim::Sim,
-    gate::{Why, result},
+    gate::{Judgement, Why, result},
     retry::Stop,
 };
 
@@ -248,6 +248,46 @@ fn what_must_not_be_done_twice_is_not() {
     };
     let failed = scene.sim.run(shield.run_at_most_once(result, Ask::new(&scene.env), work)).unwrap_err();
     assert_eq!((failed.failure, failed.why, scene.calls()), (Failure::Failed("maybe done"), Stop::Begun, 1));
+}
+
+/// Errors below 10 were never sent; from 10 on a layer below has given up.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a classifier takes a reference")]
+fn judge(outcome: &Result<u32, u32>) -> Judgement {
+    match *outcome {
+        Ok(_) => Verdict::Ok.into(),
+        Err(..10) => Judgement::Unsent(Verdict::Fault),
+        Err(_) => Judgement::NoRetry(Verdict::Overload { after: None }),
+    }
+}
+
+#[test]
+fn a_layer_below_that_gave_up_is_believed_and_the_gates_learn_of_it_all_the_same() {
+    for hedged in [false, true] {
+        let mut scene = Scene::new();
+        let shield = Shield::for_http(&scene.env).breaker(|breaker| breaker.window(MS * 1000, 1));
+        let shield = if hedged { shield.hedge(|hedge| hedge) } else { shield }.build();
+        let calls = Arc::clone(&scene.calls);
+        let work = move |_, _| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            async { Err::<u32, _>(10) }
+        };
+        let told = scene.sim.run(shield.run(judge, Ask::new(&scene.env), work)).unwrap_err();
+        assert_eq!((told.failure, told.why, scene.calls()), (Failure::NoRetry(10), Stop::Told, 1));
+        assert!(!shield.breaker().unwrap().is_closed(), "one overload of one call is most of the calls");
+    }
+}
+
+#[test]
+fn what_was_never_sent_is_tried_again_behind_a_shield_even_if_it_must_not_be_done_twice() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_http(&scene.env).build();
+    let calls = Arc::clone(&scene.calls);
+    let work = move |ask: Ask| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        async move { if ask.attempt == 0 { Err(0) } else { Ok(7) } }
+    };
+    let sent = scene.sim.run(shield.run_at_most_once(judge, Ask::new(&scene.env), work));
+    assert_eq!((sent, scene.calls()), (Ok(7), 2));
 }
 
 #[test]

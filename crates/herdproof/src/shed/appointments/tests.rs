@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    breaker::Breaker,
     env::sim::Sim,
     gate::{Priority, Why},
 };
@@ -265,4 +266,18 @@ fn every_refusal_of_the_gate_within_gets_an_appointment() {
     let later = Duration::from_secs(30);
     let gate = Appointed::new(&env, Shut(Refusal::new(Why::Tripped).after(later)));
     assert_eq!(gate.try_enter(&ask(&env, 0.0)).unwrap_err().after, Some(later), "an open breaker knows better");
+}
+
+#[test]
+fn who_is_let_in_waits_and_is_refused_after_all_gets_an_appointment_too() {
+    let env = env();
+    let breaker = Breaker::new(&env);
+    let gate = Appointed::new(&env, breaker.clone()).capacity(10.0);
+    let ask = ask(&env, 0.0);
+    let mut waited = gate.try_enter(&ask).unwrap();
+    gate.renew(&mut waited, &ask).unwrap();
+    breaker.hold_open();
+    let refused = gate.renew(&mut waited, &ask).unwrap_err();
+    assert_eq!(refused.why, Why::Tripped);
+    assert!(refused.after.unwrap() >= SOONEST);
 }
