@@ -43,6 +43,8 @@ pub(super) struct Scales<K, V> {
     pub(super) weigh: Option<Weigh<K, V>>,
 }
 
+// In this order, because these two are read at every hit, and with the lock before them fill one cache line.
+#[repr(C)]
 pub(super) struct Shelf<K, V, E> {
     items: HashTable<Item<K, V, E>>,
     /// How often the item of a bucket was used. Apart from the items, of which more lie in a cache line without it.
