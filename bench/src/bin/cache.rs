@@ -1,7 +1,7 @@
 //! A cache: what a hit, a hit that would load, a miss and an entry cost, and how often what is asked for is there.
 //! needs: valgrind
 //!
-//! A hit is what a service pays all day, so it is measured against the bare map inside (`quick_cache`'s own `get`, which
+//! A hit is what a service pays all day, so it is measured against the fastest map of the kind (`quick_cache`'s `get`, which
 //! checks no time at all) and against caches that do check one (`hit`). Callers do not know that it will be a hit, so the
 //! same with a load at hand is measured too (`loading-hit`): here a future must not cost more than a plain call. A miss is
 //! a load that is ready at once, for a key that was never asked for, in a full cache (`miss`).

@@ -469,13 +469,6 @@ where
         Shared::new(self.env.clone(), place, self.home.clone())
     }
 
-    /// What is to be done while nobody can begin to load the key, given whether newcomers can find the flight.
-    fn settle(&self, place: Place, settle: impl FnOnce(&mut X, bool)) {
-        let mut shard = self.table.shard(place.hash);
-        let known = shard.air().is_findable(place);
-        settle(&mut shard.kept, known);
-    }
-
     /// The load of a flight has ended: settles it, takes it out of the table, unless it lingers there, and gives what is shared
     /// of it.
     #[inline(always)]
@@ -483,11 +476,10 @@ where
         &self,
         place: Place,
         spare: Option<Spare>,
-        settle: impl FnOnce(&mut X, bool),
+        settle: impl FnOnce(&mut Shard<K, V, E, X>),
     ) -> Option<Arc<Shared<V, E>>> {
         let mut shard = self.table.shard(place.hash);
-        let known = shard.air().is_findable(place);
-        settle(&mut shard.kept, known);
+        settle(&mut shard);
         let unneeded = shard.air().keep(spare);
         if let Some(key) = shard.air().remove_lonely(place) {
             drop(shard);

@@ -42,13 +42,6 @@ pub(super) struct Size {
     pub(super) shelves: usize,
 }
 
-/// What came of putting an entry in. What had to go is dropped with it, when no lock is held.
-#[must_use]
-pub(super) struct Put<K, V, E> {
-    pub(super) too_heavy: bool,
-    pub(super) gone: Gone<K, V, E>,
-}
-
 impl<K, V, E> Engine<K, V, E>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -94,18 +87,12 @@ where
     }
 
     /// Puts an entry in. A load of it that is under way fills nothing.
-    pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Put<K, V, E> {
+    pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Gone<K, V, E> {
         // Kept until the lock is not held any more, because to drop it may do anything.
         let sought = key.clone();
-        self.loads.forget_and(&sought, |hash, shelf| self.put_in(shelf, hash, key, entry))
-    }
-
-    /// Puts an entry into the shelf of its key.
-    #[inline]
-    pub(super) fn put_in(&self, shelf: &mut Shelf<K, V, E>, hash: u64, key: K, entry: Entry<V, E>) -> Put<K, V, E> {
         let mut gone = Gone::default();
-        let kept = shelf.put(hash, key, entry, &self.scales, &mut gone);
-        Put { too_heavy: !kept, gone }
+        self.loads.forget_and(&sought, |hash, shelf| shelf.put(hash, key, entry, &self.scales, &mut gone));
+        gone
     }
 
     /// Takes an entry away. A load of it that is under way fills nothing.

@@ -4,7 +4,6 @@ use std::{
     convert::Infallible,
     future::{Future, poll_fn},
     hash::Hash,
-    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -16,11 +15,10 @@ use pin_project_lite::pin_project;
 use super::{
     Inner,
     admission::{Admitted, Entering},
-    engine::Put,
     entry::{Content, Entry, Life, Phase, scaled},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
-    shelf::Shelf,
+    shelf::{Gone, Shelf},
     stats::count,
     tags::{Mark, Tag},
 };
@@ -204,12 +202,11 @@ where
 
     /// Keeps it, unless it is out of date, before the flight ends.
     pub(super) fn fill(&self, entry: Entry<V, E>) {
-        let (cache, key) = (&*self.cache, self.key.clone());
-        let mut cargo = Some((key, entry));
-        let filled = cache.engine.loads.unless_forgotten(self.place, |shelf| {
-            cargo.take().map(|(key, entry)| cache.fill_in(shelf, self.place.hash, key, entry, self.mark))
-        });
-        cache.count_filled(&filled.flatten().unwrap_or(Filled::Late));
+        let (cache, hash) = (&*self.cache, self.place.hash);
+        let mut cargo = Some(Cargo { key: self.key.clone(), entry, hash, mark: self.mark });
+        let mut gone = Gone::default();
+        cache.engine.loads.unless_forgotten(self.place, |shelf| cache.fill_in(shelf, &mut cargo, &mut gone));
+        cache.count_filled(cargo.as_ref(), &gone);
     }
 }
 
@@ -236,27 +233,22 @@ where
     }
 }
 
-/// What became of an entry that was to be kept.
-enum Filled<K, V, E> {
-    Put(Put<K, V, E>),
-    /// It was out of date. What is given back is dropped when the lock is not held.
-    Fenced {
-        _key: K,
-        _entry: Entry<V, E>,
-    },
-    Late,
+/// An entry on its way into memory.
+struct Cargo<K, V, E> {
+    key: K,
+    entry: Entry<V, E>,
+    hash: u64,
+    mark: Mark,
 }
 
-/// A load at its end: what it has come to is put in when the flight ends, under the same lock.
+/// A load at its end: what it has come to is put in when the flight ends, under the same lock. What is out of date, or had to
+/// make room, stays in here until the lock is not held.
 pub(super) struct Homecoming<K, V, E> {
     loaded: Loaded<V, E>,
-    cargo: Cargo<K, V, E>,
-}
-
-enum Cargo<K, V, E> {
-    None,
-    Entry { cache: Arc<Inner<K, V, E>>, hash: u64, key: K, entry: Entry<V, E>, mark: Mark },
-    Filled(Arc<Inner<K, V, E>>, Filled<K, V, E>),
+    /// Absent if there is nothing to put in.
+    cache: Option<Arc<Inner<K, V, E>>>,
+    cargo: Option<Cargo<K, V, E>>,
+    gone: Gone<K, V, E>,
 }
 
 impl<K, V, E> Settle<Shelf<K, V, E>> for Homecoming<K, V, E>
@@ -266,14 +258,11 @@ where
     E: Send + Sync + 'static,
 {
     #[inline(always)]
-    fn settle(&mut self, shelf: &mut Shelf<K, V, E>, known: bool) {
-        if let Cargo::Entry { cache, hash, key, entry, mark } = mem::replace(&mut self.cargo, Cargo::None) {
-            let filled = if known {
-                cache.fill_in(shelf, hash, key, entry, mark)
-            } else {
-                Filled::Fenced { _key: key, _entry: entry }
-            };
-            self.cargo = Cargo::Filled(cache, filled);
+    fn settle(&mut self, shelf: &mut Shelf<K, V, E>, is_known: impl FnOnce() -> bool) {
+        if let Some(cache) = &self.cache
+            && is_known()
+        {
+            cache.fill_in(shelf, &mut self.cargo, &mut self.gone);
         }
     }
 }
@@ -281,8 +270,8 @@ where
 impl<K, V, E> From<Homecoming<K, V, E>> for Ending<Loaded<V, E>, Infallible> {
     #[inline(always)]
     fn from(homecoming: Homecoming<K, V, E>) -> Self {
-        if let Cargo::Filled(cache, filled) = &homecoming.cargo {
-            cache.count_filled(filled);
+        if let Some(cache) = &homecoming.cache {
+            cache.count_filled(homecoming.cargo.as_ref(), &homecoming.gone);
         }
         Ending::Value(homecoming.loaded)
     }
@@ -477,11 +466,9 @@ where
         let Some(Errand { cache, key, place, mark, .. }) = run.errand.take() else {
             unreachable!("it was there a line ago")
         };
-        let cargo = match entry {
-            Some(entry) => Cargo::Entry { cache, hash: place.hash, key, entry, mark },
-            None => Cargo::None,
-        };
-        Poll::Ready(Homecoming { loaded, cargo })
+        let cargo = entry.map(|entry| Cargo { key, entry, hash: place.hash, mark });
+        let cache = cargo.is_some().then_some(cache);
+        Poll::Ready(Homecoming { loaded, cache, cargo, gone: Gone::default() })
     }
 }
 
@@ -504,7 +491,7 @@ where
         match self.project() {
             MaybeProjected::Known { loaded } => {
                 let loaded = loaded.take().expect("a future is not polled after it was ready");
-                Poll::Ready(Homecoming { loaded, cargo: Cargo::None })
+                Poll::Ready(Homecoming { loaded, cache: None, cargo: None, gone: Gone::default() })
             }
             MaybeProjected::Load { load } => load.poll(cx),
         }
@@ -537,41 +524,33 @@ where
     /// since then: whoever does that hides the flight and changes the entry under one lock; under the same lock it is seen
     /// whether the flight was hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in
     /// is removed.
-    #[inline]
-    fn fill_in(
-        &self,
-        shelf: &mut Shelf<K, V, E>,
-        hash: u64,
-        key: K,
-        entry: Entry<V, E>,
-        mark: Mark,
-    ) -> Filled<K, V, E> {
-        if self.tags.expired_since(entry.tags(), mark) {
-            Filled::Fenced { _key: key, _entry: entry }
-        } else {
-            Filled::Put(self.engine.put_in(shelf, hash, key, entry))
+    #[inline(always)]
+    fn fill_in(&self, shelf: &mut Shelf<K, V, E>, cargo: &mut Option<Cargo<K, V, E>>, gone: &mut Gone<K, V, E>) {
+        let is_current = |cargo: &mut Cargo<K, V, E>| !self.tags.expired_since(cargo.entry.tags(), cargo.mark);
+        if let Some(Cargo { key, entry, hash, .. }) = cargo.take_if(is_current) {
+            shelf.put(hash, key, entry, &self.engine.scales, gone);
         }
     }
 }
 
 impl<K, V, E> Inner<K, V, E> {
-    fn count_filled(&self, filled: &Filled<K, V, E>) {
-        match filled {
-            Filled::Put(put) => self.count_put(put),
-            Filled::Fenced { .. } | Filled::Late => {
-                count(&self.tally.fenced);
-                self.env.tell(&Event::Fenced);
-            }
+    /// Counts what became of an entry: it was put in, or is there still.
+    fn count_filled(&self, left: Option<&Cargo<K, V, E>>, gone: &Gone<K, V, E>) {
+        if left.is_some() {
+            count(&self.tally.fenced);
+            self.env.tell(&Event::Fenced);
+        } else {
+            self.count_put(gone);
         }
     }
 
-    pub(super) fn count_put(&self, put: &Put<K, V, E>) {
-        let evicted = put.gone.evicted;
+    pub(super) fn count_put(&self, gone: &Gone<K, V, E>) {
+        let evicted = gone.evicted;
         if evicted > 0 {
             self.tally.evicted(evicted);
             self.env.tell(&Event::CacheEvicted { entries: evicted });
         }
-        if put.too_heavy {
+        if gone.too_heavy {
             count(&self.tally.too_heavy);
             self.env.tell(&Event::CacheTooHeavy);
         }

@@ -72,11 +72,13 @@ struct Item<K, V, E> {
 /// An entry that has left, with its key.
 pub(super) type Left<K, V, E> = (K, Entry<V, E>);
 
-/// Entries that have left, to be dropped when no lock is held. The first has a place of its own, because most often there is
+/// What came of putting an entry in: those that have left, to be dropped when no lock is held. The first has a place of its own, because most often there is
 /// one or none.
 pub(super) struct Gone<K, V, E> {
     /// How many had to make room.
     pub(super) evicted: u64,
+    /// Whether what was put in was too heavy to be kept.
+    pub(super) too_heavy: bool,
     first: Option<Left<K, V, E>>,
     others: Vec<Left<K, V, E>>,
 }
@@ -137,7 +139,7 @@ where
         self.items.get_bucket(bucket).map(|item| &item.entry)
     }
 
-    /// Puts an entry in, or another in its place; false if it is too heavy to be kept.
+    /// Puts an entry in, or another in its place.
     pub(super) fn put(
         &mut self,
         hash: u64,
@@ -145,12 +147,13 @@ where
         entry: Entry<V, E>,
         scales: &Scales<K, V>,
         gone: &mut Gone<K, V, E>,
-    ) -> bool {
+    ) {
         let weight = scales.weight(&key, &entry);
         if weight > self.settled_room.max(1) {
             gone.keep(self.remove_if(hash, |other| *other == key, |_| true, scales));
             gone.keep(Some((key, entry)));
-            return false;
+            gone.too_heavy = true;
+            return;
         }
         if let Ok(mut found) = self.items.find_entry(hash, |item| item.key == key) {
             let uses = self.uses[found.bucket_index()].get_mut();
@@ -180,7 +183,6 @@ where
             }
         }
         self.make_room(scales, gone);
-        true
     }
 
     fn make_room(&mut self, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) {
@@ -385,7 +387,7 @@ impl<K, V, E> Gone<K, V, E> {
 
 impl<K, V, E> Default for Gone<K, V, E> {
     fn default() -> Self {
-        Gone { evicted: 0, first: None, others: Vec::new() }
+        Gone { evicted: 0, too_heavy: false, first: None, others: Vec::new() }
     }
 }
 
@@ -420,9 +422,9 @@ mod tests {
 
         fn put(&mut self, key: u64, value: u64) -> bool {
             let mut gone = Gone::default();
-            let kept = self.shelf.put(self.scales.hash(&key), key, entry(value), &self.scales, &mut gone);
+            self.shelf.put(self.scales.hash(&key), key, entry(value), &self.scales, &mut gone);
             self.evicted += gone.evicted;
-            kept
+            !gone.too_heavy
         }
 
         fn get(&self, key: u64) -> Option<u64> {

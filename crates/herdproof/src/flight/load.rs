@@ -17,7 +17,7 @@ use super::{
     nest::{self, Chain, FlightId},
     outcome::Ending,
     shared::{Home, Joined, Removal, Shared},
-    table::{Begun, Place},
+    table::{Begun, Place, Shard},
 };
 use crate::error::Panic;
 
@@ -116,7 +116,9 @@ where
     {
         self.owed = false;
         let mut closing = Closing::Open(output);
-        let shared = self.group.ended(self.place, self.spare.take(), |kept, known| closing.settle(kept, known));
+        let place = self.place;
+        let settle = |shard: &mut Shard<K, V, E, X>| shard.settle(place, &mut closing);
+        let shared = self.group.ended(place, self.spare.take(), settle);
         let ending = closing.ending();
         match shared {
             None => Flight::alone(ending),
@@ -130,7 +132,7 @@ where
     /// The debt cannot be paid any more.
     #[cold]
     fn default(&mut self) {
-        if let Some(shared) = self.group.ended(self.place, self.spare.take(), |_, _| ()) {
+        if let Some(shared) = self.group.ended(self.place, self.spare.take(), |_| ()) {
             shared.land(Ending::Abandoned);
         }
     }
@@ -189,36 +191,36 @@ impl<V: Clone, E> Lander<V, E> {
 
 /// What is to be done with what a load has come to while nobody can begin another, nor say that it is out of date.
 pub(crate) trait Settle<X> {
-    /// Called with what the group keeps for the key, and whether newcomers could find the flight until now: those who forgot
-    /// it meant that nothing of it is to be kept.
-    fn settle(&mut self, kept: &mut X, known: bool);
+    /// Called with what the group keeps for the key, and how to ask whether newcomers could find the flight until now: those
+    /// who forgot it meant that nothing of it is to be kept.
+    fn settle(&mut self, kept: &mut X, is_known: impl FnOnce() -> bool);
 }
 
 /// Nothing, as a rule.
 impl<X, V, E> Settle<X> for Result<V, E> {
     #[inline(always)]
-    fn settle(&mut self, _: &mut X, _: bool) {}
+    fn settle(&mut self, _: &mut X, _: impl FnOnce() -> bool) {}
 }
 
 impl<X, V, E> Settle<X> for Ending<V, E> {
     #[inline(always)]
-    fn settle(&mut self, _: &mut X, _: bool) {}
+    fn settle(&mut self, _: &mut X, _: impl FnOnce() -> bool) {}
 }
 
 /// What a load has come to on the way to its ending. Should it panic there, that is its ending.
-enum Closing<O> {
+pub(super) enum Closing<O> {
     Open(O),
     Panicked(Box<dyn Any + Send>),
 }
 
 impl<O> Closing<O> {
     #[inline(always)]
-    fn settle<X>(&mut self, kept: &mut X, known: bool)
+    pub(super) fn settle<X>(&mut self, kept: &mut X, is_known: impl FnOnce() -> bool)
     where
         O: Settle<X>,
     {
         if let Closing::Open(output) = self
-            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| output.settle(kept, known)))
+            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| output.settle(kept, is_known)))
         {
             *self = Closing::Panicked(payload);
         }
@@ -268,7 +270,7 @@ where
             Err(payload) => Closing::Panicked(payload),
         };
         quietly(|| load.set(None));
-        group.settle(lander.shared.place, |kept, known| closing.settle(kept, known));
+        group.table.shard(lander.shared.place.hash).settle(lander.shared.place, &mut closing);
         lander.end(closing.ending());
         Poll::Ready(())
     }

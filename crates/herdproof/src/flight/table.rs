@@ -8,7 +8,12 @@ use std::{borrow::Borrow, sync::Arc};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::{berth::Spare, shared::Shared, stats::Stats};
+use super::{
+    berth::Spare,
+    load::{Closing, Settle},
+    shared::Shared,
+    stats::Stats,
+};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
@@ -176,6 +181,16 @@ impl<K, V, E, X> Shard<K, V, E, X> {
     #[inline(always)]
     pub(super) fn air(&mut self) -> &mut Air<K, V, E> {
         self.air.get_mut()
+    }
+
+    /// Does what is to be done when the load of a flight has ended.
+    #[inline(always)]
+    pub(super) fn settle<O: Settle<X>>(&mut self, place: Place, closing: &mut Closing<O>)
+    where
+        K: Eq,
+    {
+        let Shard { kept, air } = self;
+        closing.settle(kept, || air.get_mut().is_findable(place));
     }
 }
 
