@@ -166,7 +166,7 @@ where
 {
     /// The value of a key, loaded if need be. What is there is looked up before this returns.
     ///
-    /// `load` is called only if it has to be and nobody else loads the key; see [`Group::run`].
+    /// `load` is called only if it has to be and nobody else loads the key; see [`Group::run`](crate::flight::Group::run).
     #[inline]
     pub fn get<Q, F, L>(&self, key: &Q, load: L) -> Get<V, E>
     where

@@ -22,6 +22,8 @@ use crate::{
 const FULL: usize = 6400;
 /// A shelf for fewer would be uneven.
 const FEW: usize = 32;
+/// More shelves than this would take much memory in a cache that has no bound in practice.
+const SHELVES: usize = 4096;
 
 /// Loads on their way, with the shelves that their keys belong to.
 type Loads<K, V, E> = Group<K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
@@ -51,12 +53,12 @@ where
     pub(super) fn new(env: &Env, size: Size, weigh: Option<Weigh<K, V>>, loads: GroupBuilder) -> Engine<K, V, E> {
         let Size { entries, weight, shelves } = size;
         // What is weighed may be heavy: with many shelves less would fit into each.
-        let most = if weigh.is_some() { shelves } else { shelves.max(entries.div_ceil(FULL)) };
+        let most = if weigh.is_some() { shelves } else { shelves.max(entries.div_ceil(FULL)).min(SHELVES) };
         let shelves = most.min(entries / FEW).max(1);
-        let (room, entries) = (weight.max(1).div_ceil(shelves as u64), entries.div_ceil(shelves));
+        let room = weight.max(1).div_ceil(shelves as u64);
         let hasher = env.hasher("cache");
         Engine {
-            loads: loads.build_keeping(hasher.clone(), shelves, || Shelf::new(room, entries)),
+            loads: loads.build_keeping(hasher.clone(), shelves, || Shelf::new(room)),
             scales: Scales { hasher, weigh },
         }
     }
@@ -210,6 +212,14 @@ mod tests {
         (0..1_000).for_each(|key| drop(engine.put(key, entry(key))));
         engine.clear();
         assert_eq!((engine.iter().count(), engine.len(), engine.weighs()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_cache_without_a_bound_in_practice_takes_no_room_beforehand() {
+        let env = Sim::new(1).env();
+        let cache: Cache<u64, u64> = Cache::builder(&env).capacity(usize::MAX).build();
+        (0..1_000).for_each(|key| cache.set(key, key));
+        assert_eq!((cache.len(), cache.stats().evictions), (1_000, 0));
     }
 
     /// A value that asks its cache something when it is dropped.

@@ -26,7 +26,7 @@ use super::entry::Entry;
 use crate::env::MapHasher;
 
 /// The percentage that is for entries that have settled.
-pub(super) const SETTLED: u64 = 97;
+const SETTLED: u64 = 97;
 /// How often an entry was used counts up to here.
 const OFTEN: u8 = 3;
 /// In the count of uses: it is a newcomer.
@@ -51,7 +51,8 @@ pub(super) struct Shelf<K, V, E> {
     uses: Box<[AtomicU8]>,
     /// The buckets of newcomers, the oldest first. Some may have been taken away since, and others come in their place.
     newcomers: VecDeque<usize>,
-    /// Traces of what had to go, in the places that hashes give them, the latest of each place first.
+    /// Traces of what had to go, in the places that hashes give them, the latest of each place first. None before anything had
+    /// to go; then about as many as there are entries.
     traces: Box<[[u16; 4]]>,
     /// The bucket that the hand looks at next.
     hand: usize,
@@ -72,8 +73,8 @@ struct Item<K, V, E> {
 /// An entry that has left, with its key.
 pub(super) type Left<K, V, E> = (K, Entry<V, E>);
 
-/// What came of putting an entry in: those that have left, to be dropped when no lock is held. The first has a place of its own, because most often there is
-/// one or none.
+/// What came of putting an entry in: those that have left, to be dropped when no lock is held. The first has a place of its own,
+/// because most often there is one or none.
 pub(super) struct Gone<K, V, E> {
     /// How many had to make room.
     pub(super) evicted: u64,
@@ -88,7 +89,7 @@ impl<K: Hash, V: Clone> Scales<K, V> {
         self.hasher.hash_one(key)
     }
 
-    pub(super) fn weight<E>(&self, key: &K, entry: &Entry<V, E>) -> u64 {
+    fn weight<E>(&self, key: &K, entry: &Entry<V, E>) -> u64 {
         let Some(weigh) = &self.weigh else { return 1 };
         entry.value().map_or(NO_VALUE, |value| weigh(key, value).max(1))
     }
@@ -99,14 +100,13 @@ where
     K: Hash + Eq,
     V: Clone,
 {
-    /// With room for what weighs so much, in about so many entries.
-    pub(super) fn new(room: u64, entries: usize) -> Shelf<K, V, E> {
-        let traces = entries.div_ceil(4).next_power_of_two();
+    /// With room for what weighs so much.
+    pub(super) fn new(room: u64) -> Shelf<K, V, E> {
         Shelf {
             items: HashTable::new(),
             uses: Box::default(),
             newcomers: VecDeque::new(),
-            traces: vec![[0; 4]; traces].into_boxed_slice(),
+            traces: Box::default(),
             hand: 0,
             room,
             settled_room: heaviest(room),
@@ -161,20 +161,20 @@ where
             *uses = (*uses).max(*uses & NEW | 1);
             let item = found.get_mut();
             let before = scales.weight(&item.key, &item.entry);
-            self.weight = self.weight.saturating_sub(before) + weight;
+            self.weight = self.weight.saturating_sub(before).saturating_add(weight);
             if *uses & NEW == 0 {
-                self.settled_weight = self.settled_weight.saturating_sub(before) + weight;
+                self.settled_weight = self.settled_weight.saturating_sub(before).saturating_add(weight);
             }
             gone.keep(Some((key, mem::replace(&mut item.entry, entry))));
         } else {
             self.make_place(scales);
-            let settles = self.settled_weight + weight <= self.settled_room || self.takes_trace(hash);
+            let settles = self.settled_weight.saturating_add(weight) <= self.settled_room || self.takes_trace(hash);
             let item = self.items.insert_unique(hash, Item { key, entry }, |item| scales.hash(&item.key));
             let bucket = item.bucket_index();
             *self.uses[bucket].get_mut() = if settles { 0 } else { NEW };
-            self.weight += weight;
+            self.weight = self.weight.saturating_add(weight);
             if settles {
-                self.settled_weight += weight;
+                self.settled_weight = self.settled_weight.saturating_add(weight);
             } else {
                 self.newcomers.push_back(bucket);
                 if self.newcomers.len() > self.items.len() {
@@ -222,7 +222,7 @@ where
     /// Takes everything away.
     pub(super) fn clear(&mut self) -> impl Sized + use<K, V, E> {
         self.newcomers.clear();
-        self.traces.fill([0; 4]);
+        self.traces = Box::default();
         (self.hand, self.weight, self.settled_weight) = (0, 0, 0);
         self.layout += 1;
         self.uses = Box::default();
@@ -270,7 +270,8 @@ where
             gone.make_room(self.let_go(item, NEW, scales));
         } else if *uses > NEW {
             *uses = 0;
-            self.settled_weight += scales.weight(&found.get().key, &found.get().entry);
+            let weight = scales.weight(&found.get().key, &found.get().entry);
+            self.settled_weight = self.settled_weight.saturating_add(weight);
         }
         // Else it has settled, in the place of one that was taken away.
         true
@@ -346,6 +347,9 @@ where
     }
 
     fn leave_trace(&mut self, hash: u64) {
+        if self.traces.is_empty() {
+            self.traces = vec![[0; 4]; self.items.len().div_ceil(4).next_power_of_two()].into_boxed_slice();
+        }
         let (place, trace) = trace(hash, self.traces.len());
         let [first, second, third, _] = self.traces[place];
         self.traces[place] = [trace, first, second, third];
@@ -353,6 +357,9 @@ where
 
     /// Whether this key had to go a short time ago, which counts once.
     fn takes_trace(&mut self, hash: u64) -> bool {
+        if self.traces.is_empty() {
+            return false;
+        }
         let (place, trace) = trace(hash, self.traces.len());
         let found = self.traces[place].iter_mut().find(|left| **left == trace);
         found.map(|left| *left = 0).is_some()
@@ -413,7 +420,7 @@ mod tests {
     impl Trial {
         fn new(env: &Env, room: u64, weigh: Option<Weigh<u64, u64>>) -> Trial {
             let scales = Scales { hasher: env.hasher("shelf"), weigh };
-            Trial { shelf: Shelf::new(room, usize::try_from(room).unwrap()), scales, evicted: 0 }
+            Trial { shelf: Shelf::new(room), scales, evicted: 0 }
         }
 
         fn of(room: u64) -> Trial {
@@ -560,6 +567,17 @@ mod tests {
         }
         assert!(trial.shelf.newcomers.len() <= 1_000, "{}", trial.shelf.newcomers.len());
         assert_eq!((trial.evicted, trial.shelf.weight()), (0, 975));
+    }
+
+    #[test]
+    fn what_is_as_heavy_as_can_be_is_weighed_all_the_same() {
+        let mut trial = Trial::new(&Sim::new(1).env(), u64::MAX, Some(Arc::new(|_, _| u64::MAX / 2)));
+        trial.ask_all(0..10);
+        // What would be heavier than can be said is as heavy as that, and fits.
+        assert!(trial.get(9).is_some() && trial.shelf.weight() == u64::MAX);
+        let mut trial = Trial::new(&Sim::new(1).env(), u64::MAX - 1, Some(Arc::new(|_, _| u64::MAX / 2)));
+        trial.ask_all(0..10);
+        assert!(trial.shelf.len() <= 2, "{}", trial.shelf.len());
     }
 
     #[test]
