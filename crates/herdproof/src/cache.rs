@@ -279,7 +279,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         self.0.second_hears(|| Change::Invalidate(key.to_owned()));
-        self.0.forget(key);
+        drop(self.0.engine.remove(key));
     }
 
     /// Takes all entries in memory away, here and nowhere else: for tests, and to give memory back. Loads that are under way
@@ -564,15 +564,6 @@ where
     /// Puts an entry in. A load of it that is under way fills nothing.
     fn put(&self, key: K, entry: Entry<V, E>) {
         self.count_put(&self.engine.put(key, entry));
-    }
-
-    /// Takes an entry away. A load of it that is under way fills nothing.
-    fn forget<Q>(&self, key: &Q)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        drop(self.engine.remove(key));
     }
 
     /// The times of an entry, once its tags have had their say.

@@ -264,6 +264,15 @@ impl Env {
 #[derive(Clone, Debug)]
 pub struct MapHasher(SeedableRandomState);
 
+/// In which of so many parts of a map a key with this hash belongs.
+#[inline(always)]
+pub(crate) fn part_of(hash: u64, parts: usize) -> usize {
+    // The table inside a part uses the low bits and the top seven. Of the others alone, some seeds make parts of which one is a
+    // quarter fuller than the rest, so all take part.
+    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    usize::try_from((mixed * parts as u64) >> 32).unwrap_or(0)
+}
+
 impl BuildHasher for MapHasher {
     type Hasher = FoldHasher<'static>;
 

@@ -22,7 +22,7 @@ use std::{
 use hashbrown::HashTable;
 
 use crate::{
-    env::{Env, MapHasher, Tick},
+    env::{Env, MapHasher, Tick, part_of},
     sync::{Mutex, MutexGuard},
 };
 
@@ -143,11 +143,7 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
 
     #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, S>> {
-        // The table inside a shard uses the low bits and the top seven. Of the others alone, some seeds make shards of which
-        // one is a quarter fuller than the rest, so all take part.
-        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let index = usize::try_from((mixed * self.shards.len() as u64) >> 32).unwrap_or(0);
-        self.shards[index].0.lock()
+        self.shards[part_of(hash, self.shards.len())].0.lock()
     }
 }
 

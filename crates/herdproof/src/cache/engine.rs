@@ -5,7 +5,7 @@
 //! it what is there, and what was loaded is put in under it when the load ends. So nobody loads what is there already, and
 //! nothing comes between a change of an entry and the end of the loads that it makes out of date.
 
-use std::{borrow::Borrow, convert::Infallible, fmt, hash::Hash, iter};
+use std::{borrow::Borrow, convert::Infallible, hash::Hash, iter};
 
 use super::{
     entry::Entry,
@@ -156,12 +156,6 @@ where
 
     fn each<R>(&self, read: impl Fn(&Shelf<K, V, E>) -> R) -> impl Iterator<Item = R> {
         (0..).map_while(move |part| self.loads.read_nth(part, &read))
-    }
-}
-
-impl<K, V, E> fmt::Debug for Engine<K, V, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").finish_non_exhaustive()
     }
 }
 

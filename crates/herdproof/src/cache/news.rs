@@ -26,7 +26,7 @@ where
     while let Some(news) = feed.next().await {
         let Some(cache) = cache.upgrade() else { return };
         match news {
-            News::Changed(key) => cache.forget(&key),
+            News::Changed(key) => drop(cache.engine.remove(&key)),
             News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env.now(), smear),
             News::Lost => look_again(&cache, smear).await,
         }

@@ -14,7 +14,10 @@ use super::{
     shared::Shared,
     stats::Stats,
 };
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::{
+    env::part_of,
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
 pub(super) const SHARDS: usize = 32;
@@ -151,11 +154,7 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
 
     #[inline(always)]
     fn locked(&self, hash: u64) -> &RwLock<Shard<K, V, E, X>> {
-        // The tables inside a shard use the low bits and the top seven. Of the others alone, some seeds make shards of which
-        // one is a quarter fuller than the rest, so all take part.
-        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let index = usize::try_from((mixed * self.shards.len() as u64) >> 32).unwrap_or(0);
-        &self.shards[index].0
+        &self.shards[part_of(hash, self.shards.len())].0
     }
 
     #[inline(always)]
