@@ -86,7 +86,7 @@ pub use get::Get;
 pub use hint::Hint;
 pub use hot::HotKey;
 use hot::Sketch;
-use load::{Errand, Loaded, Maybe, Plain, Purpose, Way};
+use load::{Errand, Homecoming, Loaded, Plain, Purpose, Way, spanned};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
@@ -101,7 +101,7 @@ use tiered::Ashore;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::Place,
+    flight::{AsItIs, Landed, Over, Place},
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -256,17 +256,17 @@ where
     pub fn set_with(&self, key: K, value: V, keep: &Keep) {
         let cache = &*self.0;
         let own = cache.own_policy(&key);
-        let load = cache.engine.peek(&key).map_or(Duration::ZERO, |entry| entry.life().load);
+        let load = cache.engine.peek(&key).map_or(0, |entry| entry.life().load);
         let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
         let Some(second) = &cache.second else {
-            let (life, label) = cache.life(policy, keep, now, load);
+            let (life, label) = cache.life(policy, Some(keep), now, load);
             cache.put(key, Entry::new(life, Content::Value(value, label)));
             return;
         };
-        let stored = cache.to_store(policy, value.clone(), keep, load);
+        let stored = cache.to_store(policy, value.clone(), keep, Duration::from_nanos(load));
         // The same in both tiers.
         let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
-        let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
+        let (life, label) = cache.life(policy, Some(&Keep { in_memory, ..keep.clone() }), now, load);
         cache.second_hears(|| Change::Put(key.clone(), stored));
         cache.put(key, Entry::new(life, Content::Value(value, label)));
     }
@@ -353,22 +353,18 @@ where
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
             let before = prior.as_ref().and_then(|prior| prior.prior(due.seen));
-            Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior), load(before)))
+            Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior).owned(), load(before)))
         };
         let loads = &cache.engine.loads;
         let flight = match &cache.second {
-            None => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| match begin(place, found, key) {
-                Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
-                Err(loaded) => Maybe::Known { loaded: Some(loaded) },
+            None => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| {
+                let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
+                Ok(errand.run(load))
             }),
             Some(second) => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| {
-                let (begun, second) = (begin(place, found, key), Arc::clone(second));
-                async move {
-                    Ok(match begun {
-                        Ok((errand, load)) => errand.run_through(second, load, &mut Ashore::Nobody).await,
-                        Err(loaded) => loaded,
-                    })
-                }
+                let (errand, load) = begin(place, found, key).map_err(Ok)?;
+                let second = Arc::clone(second);
+                Ok(async move { Ok(errand.run_through(second, load, &mut Ashore::Nobody).await) })
             }),
         };
         if let Some(flight) = flight {
@@ -406,25 +402,42 @@ where
             Ok((cache.errand(key, place, policy, purpose, now, prior), load(before)))
         };
         let loads = &cache.engine.loads;
-        let flight = match &cache.second {
-            None => {
-                loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| match begin(place, found, key) {
-                    Ok((errand, load)) => Maybe::Load { load: errand.run(load) },
-                    Err(loaded) => Maybe::Known { loaded: Some(loaded) },
-                })
+        let flight = match (&cache.second, &cache.limit) {
+            (None, None) => {
+                let over = loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
+                    let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
+                    cache.tally.load();
+                    Ok((spanned(load), errand))
+                });
+                match over {
+                    Over::Alone(homecoming) => {
+                        return Get::now(Ok(Landed::alone(homecoming.into_loaded())), fallback, &cache.env);
+                    }
+                    Over::Flight(flight) => flight,
+                }
             }
-            Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
-                let (begun, second) = (begin(place, found, key), Arc::clone(second));
-                async move {
-                    match begun {
-                        Ok((errand, load)) => errand.run_landing(second, load, landing).await,
-                        Err(loaded) => {
-                            drop(landing.land(loaded));
-                            Ok(())
+            (None, Some(_)) => {
+                let over = loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
+                    let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
+                    Ok((errand.owned().run(load), AsItIs))
+                });
+                over.into()
+            }
+            (Some(second), _) => {
+                loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
+                    let begun = begin(place, found, key).map(|(errand, load)| (errand.owned(), load));
+                    let second = Arc::clone(second);
+                    async move {
+                        match begun {
+                            Ok((errand, load)) => errand.run_landing(second, load, landing).await,
+                            Err(loaded) => {
+                                drop(landing.land(loaded));
+                                Ok(())
+                            }
                         }
                     }
-                }
-            }),
+                })
+            }
         };
         if !led && purpose == Purpose::Miss {
             cache.count_join();
@@ -509,8 +522,8 @@ where
         purpose: Purpose,
         asked: Tick,
         prior: Option<Entry<V, E>>,
-    ) -> Errand<K, V, E> {
-        Errand { cache: Arc::clone(self), key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
+    ) -> Errand<K, V, E, &Arc<Self>> {
+        Errand { cache: self, key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
     }
 
     #[inline]

@@ -64,7 +64,7 @@ use berth::Spare;
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
 use load::Lead;
-pub(crate) use load::Settle;
+pub(crate) use load::{Afloat, After, AsItIs, Over, Settle};
 pub use local::LocalGroup;
 use nest::FlightId;
 pub(crate) use outcome::Ending;
@@ -202,7 +202,7 @@ where
         L: FnOnce() -> F,
     {
         match self.0.board(self.hash(&key), key, |_, _, _| ()) {
-            Ok((begun, ())) => self.lead(begun).run(load),
+            Ok((begun, ())) => self.lead(begun).run(|| Ok((load(), AsItIs))).into(),
             Err(flight) => flight,
         }
     }
@@ -256,10 +256,11 @@ where
                 let mut lead = self.lead(begun);
                 let lander = lead.share();
                 let (shared, landing) = (Arc::clone(&lander.shared), Landing::new(lander));
-                let flight = lead.run(|| {
+                let over = lead.run(|| {
                     let load = load(place, seen, landing);
-                    async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }
+                    Ok((async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }, AsItIs))
                 });
+                let flight: Flight<V, E> = over.into();
                 if !shared.is_landed() {
                     return flight;
                 }
@@ -293,27 +294,29 @@ where
         self.0.table.shard(hash).air().forget(hash, key)
     }
 
-    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and which is told when it
-    /// is over whether it was forgotten.
+    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and with something to be
+    /// done when it is over. There may turn out to be nothing to load.
     #[inline(always)]
-    pub(crate) fn run_placed<R, F, L>(
+    pub(crate) fn run_placed<R, F, A, L>(
         &self,
         hash: u64,
         key: K,
         look: impl FnOnce(&X, u64, &K) -> R,
-        load: L,
-    ) -> Flight<V, E>
+        begin: L,
+    ) -> Over<A::Now, V, E>
     where
         F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>> + Settle<X>,
-        L: FnOnce(Place, R) -> F,
+        A: After<F>,
+        A::Now: Into<Ending<V, E>> + Settle<X>,
+        A::Later: Future<Output: Into<Ending<V, E>> + Settle<X>>,
+        L: FnOnce(Place, R) -> Result<(F, A), A::Now>,
     {
         match self.0.board(hash, key, look) {
             Ok((begun, seen)) => {
                 let place = begun.place;
-                self.lead(begun).run(|| load(place, seen))
+                self.lead(begun).run(|| begin(place, seen))
             }
-            Err(flight) => flight,
+            Err(flight) => Over::Flight(flight),
         }
     }
 
@@ -322,16 +325,15 @@ where
         &self,
         key: K,
         look: impl FnOnce(&X, u64, &K) -> R,
-        load: L,
+        begin: L,
     ) -> Option<Flight<V, E>>
     where
-        F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>> + Settle<X>,
-        L: FnOnce(Place, R) -> F,
+        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
+        L: FnOnce(Place, R) -> Result<F, F::Output>,
     {
         let (begun, seen) = self.begin_if_idle(key, look)?;
         let place = begun.place;
-        Some(self.lead(begun).run(|| load(place, seen)))
+        Some(self.lead(begun).run(|| begin(place, seen).map(|load| (load, AsItIs))).into())
     }
 
     fn begin_if_idle<R>(&self, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Option<(Begun, R)> {

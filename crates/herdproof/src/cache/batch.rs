@@ -142,7 +142,7 @@ where
                     match self.left_to_do(&key, self.engine.peek(&key), policy.as_deref(), due) {
                         Err(loaded) => ticket.land(loaded),
                         Ok(prior) => {
-                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, prior);
+                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, prior).owned();
                             parts.push(Part { errand, ticket });
                         }
                     }
@@ -165,7 +165,7 @@ where
                             Ok(prior) => {
                                 let errand =
                                     self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, now, prior);
-                                parts.push(Part { errand, ticket });
+                                parts.push(Part { errand: errand.owned(), ticket });
                             }
                         }
                         flight

@@ -165,7 +165,6 @@ mod tests {
         collections::HashSet,
         ops::Range,
         sync::{Arc, Mutex},
-        time::Duration,
     };
 
     use super::{
@@ -178,7 +177,7 @@ mod tests {
     use crate::env::{Tick, sim::Sim};
 
     fn entry(value: u64) -> Entry<u64, ()> {
-        let life = Life::begin(Tick::ZERO, Duration::from_secs(60), Duration::ZERO, Duration::ZERO, 0.0);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, 0.0);
         Entry::new(life, Content::Value(value, None))
     }
 

@@ -12,10 +12,10 @@ use crate::env::{Tick, nanos};
 /// kind one time in twenty thousand.
 const EARLIEST: f64 = 10.0;
 /// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
-const SHORTEST_LOAD: Duration = Duration::from_millis(1);
+const SHORTEST_LOAD: u64 = NANOS_PER_MILLI;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 /// Nothing is fresh for longer: 35 years, the longest time that its sixteen bits hold exactly with room for twice as long.
-const LONGEST: Duration = Duration::from_millis(1 << 40);
+const LONGEST: u64 = NANOS_PER_MILLI << 40;
 /// How much of the measured load time is what was measured before.
 const MEMORY: f64 = 0.7;
 
@@ -44,7 +44,8 @@ pub(super) enum Content<V, E> {
     Failed(Arc<E>),
 }
 
-/// The times of an entry.
+/// The times of an entry. How long something takes is in nanoseconds: a [`Duration`] is two numbers, and to make one of them and
+/// take it apart again is a division and a multiplication each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     /// Before this, it is served without a thought.
@@ -52,11 +53,11 @@ pub(super) struct Life {
     /// Before this, it is fresh.
     pub(super) fresh_until: Tick,
     /// How long it is fresh in all.
-    pub(super) fresh: Duration,
+    pub(super) fresh: u64,
     /// How long it may be served after that, while it is loaded again.
-    pub(super) grace: Duration,
+    pub(super) grace: u64,
     /// How long loads of it take.
-    pub(super) load: Duration,
+    pub(super) load: u64,
 }
 
 /// What may be done with an entry.
@@ -112,10 +113,6 @@ impl Away {
     }
 
     /// How far, whichever way.
-    pub(super) fn time(self) -> Duration {
-        Duration::from_nanos(self.nanos())
-    }
-
     #[inline]
     pub(super) fn nanos(self) -> u64 {
         let bits = self.0 & !Self::BEHIND;
@@ -130,13 +127,13 @@ impl Away {
 
     /// This far after a point in time.
     fn after(self, tick: Tick) -> Tick {
-        Tick::from_nanos(tick.as_nanos().saturating_add(self.nanos()))
+        after(tick, self.nanos())
     }
 
     /// This far before a point in time.
     #[inline]
     fn before(self, tick: Tick) -> Tick {
-        Tick::from_nanos(tick.as_nanos().saturating_sub(self.nanos()))
+        before(tick, self.nanos())
     }
 }
 
@@ -148,8 +145,9 @@ pub(super) struct LoadTime(u8);
 impl LoadTime {
     const BITS: u32 = 3;
 
-    pub(super) fn new(time: Duration) -> LoadTime {
-        let micros = nanos(time) / 1_000;
+    /// Of so many nanoseconds.
+    pub(super) fn new(time: u64) -> LoadTime {
+        let micros = time / 1_000;
         if micros < 1 << Self::BITS {
             return LoadTime(micros as u8);
         }
@@ -159,9 +157,10 @@ impl LoadTime {
         if exponent > 30 { LoadTime(u8::MAX) } else { LoadTime((exponent as u8 + 1) << Self::BITS | mantissa) }
     }
 
-    pub(super) fn get(self) -> Duration {
+    /// In nanoseconds.
+    pub(super) fn get(self) -> u64 {
         let (exponent, mantissa) = (self.0 >> Self::BITS, u64::from(self.0 & 7));
-        Duration::from_micros(if exponent == 0 { mantissa } else { (mantissa | 8) << (exponent - 1) })
+        1_000 * if exponent == 0 { mantissa } else { (mantissa | 8) << (exponent - 1) }
     }
 }
 
@@ -226,10 +225,11 @@ impl Ends {
 
 impl Life {
     /// Of what was loaded just now.
-    pub(super) fn begin(now: Tick, fresh: Duration, grace: Duration, load: Duration, beta: f64) -> Life {
+    #[inline]
+    pub(super) fn begin(now: Tick, fresh: u64, grace: u64, load: u64, beta: f64) -> Life {
         let fresh = fresh.min(LONGEST);
-        let fresh_until = now + fresh;
-        let lead = scaled_nanos(nanos(load.max(SHORTEST_LOAD)), beta * EARLIEST).min(nanos(fresh) / 2);
+        let fresh_until = after(now, fresh);
+        let lead = scaled_nanos(load.max(SHORTEST_LOAD), beta * EARLIEST).min(fresh / 2);
         // As it will be kept, so that the end is exact.
         let lead = if beta > 0.0 { Away::at_most(lead) } else { Away::NONE };
         Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
@@ -237,7 +237,7 @@ impl Life {
 
     /// When it was loaded, to a five hundredth of its time to live.
     pub(super) fn born(&self) -> Tick {
-        back(self.fresh_until, self.fresh)
+        before(self.fresh_until, self.fresh)
     }
 
     /// What may be done with it, if it may be kept for `keep` after its freshness to stand in for a load that fails.
@@ -246,7 +246,7 @@ impl Life {
             Phase::Fresh
         } else if now < self.fresh_until {
             Phase::Early
-        } else if now < self.fresh_until + self.grace {
+        } else if now < after(self.fresh_until, self.grace) {
             Phase::Stale
         } else if now < self.end(keep) {
             Phase::Kept
@@ -262,7 +262,7 @@ impl Life {
 
     /// When it is of no more use.
     pub(super) fn end(&self, keep: Duration) -> Tick {
-        self.fresh_until + self.grace.max(keep)
+        after(self.fresh_until, self.grace.max(nanos(keep)))
     }
 
     /// Served as it is for this long, because loading it failed just now; but never beyond its end.
@@ -282,7 +282,7 @@ impl Life {
     /// No longer fresh from this time on.
     pub(super) fn expire(mut self, at: Tick) -> Life {
         if at < self.fresh_until {
-            self.fresh = at - self.born();
+            self.fresh = between(self.born(), at);
             self.fresh_until = at;
             self.look_at = self.look_at.min(at);
         }
@@ -290,15 +290,16 @@ impl Life {
     }
 
     /// How long loads take, this one included: an average that forgets.
-    pub(super) fn learn(before: Option<Duration>, took: Duration) -> Duration {
-        before.map_or(took, |before| scaled(before, MEMORY) + scaled(took, 1.0 - MEMORY))
+    #[inline]
+    pub(super) fn learn(before: Option<u64>, took: u64) -> u64 {
+        before.map_or(took, |before| scaled_nanos(before, MEMORY).saturating_add(scaled_nanos(took, 1.0 - MEMORY)))
     }
 }
 
 /// Whether to refresh an entry before its end, given a number drawn from `(0, 1]`: the more probable the closer the end is and
 /// the longer the load takes. Callers who act on their own would do so e^(1/beta) times in the mean, however many they are.
-pub(super) fn fires(now: Tick, fresh_until: Tick, load: Duration, beta: f64, draw: f64) -> bool {
-    now + scaled(load.max(SHORTEST_LOAD), beta * -draw.ln()) >= fresh_until
+pub(super) fn fires(now: Tick, fresh_until: Tick, load: u64, beta: f64, draw: f64) -> bool {
+    after(now, scaled_nanos(load.max(SHORTEST_LOAD), beta * -draw.ln())) >= fresh_until
 }
 
 impl<V: Clone, E> Entry<V, E> {
@@ -311,7 +312,7 @@ impl<V: Clone, E> Entry<V, E> {
         } else {
             Away::at_most(between(fresh_until, look_at)).behind()
         };
-        let (fresh, grace) = (Away::at_least(nanos(fresh)), Away::at_least(nanos(grace)));
+        let (fresh, grace) = (Away::at_least(fresh), Away::at_least(grace));
         Entry::Value { look_at, times: Times::new(left, fresh, grace, LoadTime::new(load)), value }
     }
 
@@ -320,8 +321,8 @@ impl<V: Clone, E> Entry<V, E> {
             Entry::Value { look_at, times, .. } => Life {
                 look_at: *look_at,
                 fresh_until: times.left().from(*look_at),
-                fresh: times.fresh().time(),
-                grace: times.grace().time(),
+                fresh: times.fresh().nanos(),
+                grace: times.grace().nanos(),
                 load: times.load().get(),
             },
             Entry::Other(other) => other.life,
@@ -389,16 +390,27 @@ pub(super) fn scaled(time: Duration, by: f64) -> Duration {
     Duration::from_nanos(scaled_nanos(nanos(time), by))
 }
 
+/// So many times as many nanoseconds.
+#[inline]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
-fn scaled_nanos(nanos: u64, by: f64) -> u64 {
+pub(super) fn scaled_nanos(nanos: u64, by: f64) -> u64 {
     (nanos as f64 * by) as u64
 }
 
 /// Nanoseconds from one point in time to a later one.
-fn between(earlier: Tick, later: Tick) -> u64 {
+#[inline]
+pub(super) fn between(earlier: Tick, later: Tick) -> u64 {
     later.as_nanos().saturating_sub(earlier.as_nanos())
 }
 
-fn back(tick: Tick, by: Duration) -> Tick {
-    Tick::from_nanos(tick.as_nanos().saturating_sub(nanos(by)))
+/// So many nanoseconds later.
+#[inline]
+fn after(tick: Tick, nanos: u64) -> Tick {
+    Tick::from_nanos(tick.as_nanos().saturating_add(nanos))
+}
+
+/// So many nanoseconds earlier.
+#[inline]
+pub(super) fn before(tick: Tick, nanos: u64) -> Tick {
+    Tick::from_nanos(tick.as_nanos().saturating_sub(nanos))
 }

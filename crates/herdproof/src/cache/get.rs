@@ -52,6 +52,9 @@ pub(super) enum Rare<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>
     Waiting(Waiting<V, E>),
 }
 
+/// How a flight of loads answers.
+type Answered<V, E> = Result<Landed<Loaded<V, E>>, FlightError<Infallible>>;
+
 pub(super) struct Waiting<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     env: Env,
     flight: Flight<Loaded<V, E>, Infallible>,
@@ -95,6 +98,15 @@ where
         })
     }
 
+    /// What has landed already.
+    #[inline]
+    pub(super) fn now(landed: Answered<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
+        match resolve(landed, fallback, env) {
+            Ok(got) => Get::hit(got),
+            Err(error) => Get::failed(error),
+        }
+    }
+
     /// Waits for a flight; with something to serve instead, until then at most.
     pub(super) fn waiting(
         env: &Env,
@@ -103,10 +115,7 @@ where
         patience: Option<Tick>,
     ) -> Get<V, E> {
         match flight.at_once() {
-            Ok(landed) => match resolve(landed, fallback, env) {
-                Ok(got) => Get::hit(got),
-                Err(error) => Get::failed(error),
-            },
+            Ok(landed) => Get::now(landed, fallback, env),
             Err(flight) => {
                 let patience = patience.filter(|_| fallback.is_some()).map(|at| env.sleep_until(at));
                 let waiting = Waiting { env: env.clone(), flight, fallback, patience };
@@ -257,11 +266,8 @@ where
 }
 
 /// What a landing is for a caller who has this to fall back on.
-fn resolve<V, E>(
-    landed: Result<Landed<Loaded<V, E>>, FlightError<Infallible>>,
-    fallback: Option<Got<V>>,
-    env: &Env,
-) -> Result<Got<V>, GetError<E>> {
+#[inline]
+fn resolve<V, E>(landed: Answered<V, E>, fallback: Option<Got<V>>, env: &Env) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
             let source = match way {

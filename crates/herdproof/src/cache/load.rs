@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::{
     Inner,
     admission::{Admitted, Entering},
-    entry::{Content, Entry, Life, Phase, scaled},
+    entry::{Content, Entry, Life, Phase, between, scaled, scaled_nanos},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
     shelf::{Gone, Shelf},
@@ -23,10 +23,10 @@ use super::{
     tags::{Mark, Tag},
 };
 use crate::{
-    env::{Sleep, Tick},
+    env::{Sleep, Tick, nanos},
     error::Panic,
     event::Event,
-    flight::{Ending, Place, Settle},
+    flight::{Afloat, After, Ending, Place, Settle},
     gate::{Ask, Priority, Refusal, Span, Verdict},
 };
 
@@ -103,9 +103,10 @@ pub(super) enum Purpose {
     Prime,
 }
 
-/// A load that has been given its place in the air.
-pub(super) struct Errand<K, V, E> {
-    pub(super) cache: Arc<Inner<K, V, E>>,
+/// A load that has been given its place in the air. It has its cache to itself, as a rule; one that is ready at once can do
+/// with a borrowed one.
+pub(super) struct Errand<K, V, E, C = Arc<Inner<K, V, E>>> {
+    pub(super) cache: C,
     pub(super) key: K,
     pub(super) place: Place,
     /// Of this key alone; the cache's own, if there is none.
@@ -127,10 +128,11 @@ where
 {
     /// Through the gate, to the origin, and into memory.
     #[inline]
-    pub(super) fn run<F>(self, load: F) -> Run<K, V, E, F>
+    pub(super) fn run<F>(self, load: F) -> Run<K, V, E, Spanned<F>>
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
+        let load = spanned(load);
         Run { trip: Trip::new(self.purpose, self.asked, self.policy().load_timeout, load), errand: Some(self) }
     }
 
@@ -142,7 +144,31 @@ where
         self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await
     }
 
+    /// Keeps it, unless it is out of date, before the flight ends.
+    pub(super) fn fill(&self, entry: Entry<V, E>) {
+        let (cache, hash) = (&*self.cache, self.place.hash);
+        let mut cargo = Some(Cargo { key: self.key.clone(), entry, hash, mark: self.mark });
+        let mut gone = Gone::default();
+        cache.engine.loads.unless_forgotten(self.place, |shelf| cache.fill_in(shelf, &mut cargo, &mut gone));
+        cache.count_filled(cargo.as_ref(), &gone);
+    }
+}
+
+impl<K, V, E> Errand<K, V, E, &Arc<Inner<K, V, E>>> {
+    /// With a cache of its own.
+    pub(super) fn owned(self) -> Errand<K, V, E> {
+        let Errand { cache, key, place, policy, purpose, asked, prior, mark } = self;
+        Errand { cache: Arc::clone(cache), key, place, policy, purpose, asked, prior, mark }
+    }
+}
+
+impl<K, V, E, C> Errand<K, V, E, C>
+where
+    V: Clone,
+    C: AsRef<Inner<K, V, E>>,
+{
     /// What came of the load, for those who wait and for memory.
+    #[inline]
     pub(super) fn end(&self, ran: Ran<Load<V>, E>, span: Span) -> Parting<V, E> {
         match ran {
             Ran::Gave(found) => self.found(found, span.from, span.to),
@@ -153,35 +179,37 @@ where
     }
 
     pub(super) fn policy(&self) -> &Policy {
-        self.policy.as_deref().unwrap_or(&self.cache.policy)
+        self.policy.as_deref().unwrap_or(&self.cache.as_ref().policy)
     }
 
+    #[inline]
     pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
-            Load::Value(value) => (value, Keep::default()),
-            Load::With(value, keep) => (value, keep),
+            Load::Value(value) => (value, None),
+            Load::With(value, keep) => (value, Some(keep)),
             Load::Uncached(value) => {
                 return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: None };
             }
-            Load::Absent(ttl) => {
-                let ttl = self.cache.jittered(self.policy(), ttl.unwrap_or(self.policy().absent));
-                // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
-                let kept = ttl > Duration::ZERO || self.prior.is_some();
-                let entry =
-                    kept.then(|| Entry::new(Life::begin(now, ttl, Duration::ZERO, now - from, 0.0), Content::Absent));
-                return Parting { loaded: Loaded::Absent, entry };
-            }
+            Load::Absent(ttl) => return self.found_nothing(ttl, from, now),
         };
-        let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), now - from);
-        let (life, label) = self.cache.life(self.policy(), &keep, now, took);
+        let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), between(from, now));
+        let (life, label) = self.cache.as_ref().life(self.policy(), keep.as_ref(), now, took);
         let entry = Some(Entry::new(life, Content::Value(value.clone(), label)));
         Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
     }
 
+    fn found_nothing(&self, ttl: Option<Duration>, from: Tick, now: Tick) -> Parting<V, E> {
+        let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(ttl.unwrap_or(self.policy().absent)));
+        // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
+        let kept = ttl > 0 || self.prior.is_some();
+        let life = || Life::begin(now, ttl, 0, between(from, now), 0.0);
+        Parting { loaded: Loaded::Absent, entry: kept.then(|| Entry::new(life(), Content::Absent)) }
+    }
+
     fn failed(&self, error: Arc<E>, now: Tick) -> Parting<V, E> {
         let remembered = || {
-            let ttl = self.cache.jittered(self.policy(), self.policy().failed);
-            let life = Life::begin(now, ttl, Duration::ZERO, Duration::ZERO, 0.0);
+            let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(self.policy().failed));
+            let life = Life::begin(now, ttl, 0, 0, 0.0);
             (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, Content::Failed(Arc::clone(&error))))
         };
         let entry = self.put_off(now).or_else(remembered);
@@ -196,17 +224,45 @@ where
         if prior.value().is_none() || life.phase(now, keep) == Phase::Gone {
             return None;
         }
-        let pause = scaled(pause, 1.0 - 0.5 * self.cache.rng.unit());
+        let pause = scaled(pause, 1.0 - 0.5 * self.cache.as_ref().rng.unit());
         Some(Entry::new(life.put_off(now, pause, keep), prior.clone().into_content()))
     }
 
-    /// Keeps it, unless it is out of date, before the flight ends.
-    pub(super) fn fill(&self, entry: Entry<V, E>) {
-        let (cache, hash) = (&*self.cache, self.place.hash);
-        let mut cargo = Some(Cargo { key: self.key.clone(), entry, hash, mark: self.mark });
-        let mut gone = Gone::default();
-        cache.engine.loads.unless_forgotten(self.place, |shelf| cache.fill_in(shelf, &mut cargo, &mut gone));
-        cache.count_filled(cargo.as_ref(), &gone);
+    /// At its end, with all that is to be kept.
+    #[inline]
+    fn come_home(self, Parting { loaded, entry }: Parting<V, E>) -> Homecoming<K, V, E, C> {
+        let Errand { cache, key, place, mark, .. } = self;
+        match entry {
+            Some(entry) => {
+                let cargo = Some(Cargo { key, entry, hash: place.hash, mark });
+                Homecoming { loaded, cache: Some(cache), cargo, gone: Gone::default() }
+            }
+            None => Homecoming::known(loaded),
+        }
+    }
+}
+
+/// A load that is polled without a gate, and may be ready at once.
+impl<'a, K, V, E, F> After<F> for Errand<K, V, E, &'a Arc<Inner<K, V, E>>>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+{
+    type Now = Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>>;
+    type Later = Run<K, V, E, Afloat<F>>;
+
+    #[inline]
+    fn now(self, found: Result<Load<V>, E>) -> Self::Now {
+        let span = Span { from: self.asked, to: self.cache.env.coarse() };
+        let parting = self.end(self.cache.came_to(Some(found)), span);
+        self.come_home(parting)
+    }
+
+    fn later(self, load: Afloat<F>) -> Run<K, V, E, Afloat<F>> {
+        let trip = Trip::under_way(self.purpose, self.asked, self.policy().load_timeout, load);
+        Run { trip, errand: Some(self.owned()) }
     }
 }
 
@@ -243,37 +299,54 @@ struct Cargo<K, V, E> {
 
 /// A load at its end: what it has come to is put in when the flight ends, under the same lock. What is out of date, or had to
 /// make room, stays in here until the lock is not held.
-pub(super) struct Homecoming<K, V, E> {
+pub(super) struct Homecoming<K, V, E, C = Arc<Inner<K, V, E>>> {
     loaded: Loaded<V, E>,
     /// Absent if there is nothing to put in.
-    cache: Option<Arc<Inner<K, V, E>>>,
+    cache: Option<C>,
     cargo: Option<Cargo<K, V, E>>,
     gone: Gone<K, V, E>,
 }
 
-impl<K, V, E> Settle<Shelf<K, V, E>> for Homecoming<K, V, E>
+impl<K, V, E, C> Homecoming<K, V, E, C> {
+    /// With nothing to put in.
+    #[inline]
+    pub(super) fn known(loaded: Loaded<V, E>) -> Homecoming<K, V, E, C> {
+        Homecoming { loaded, cache: None, cargo: None, gone: Gone::default() }
+    }
+}
+
+impl<K, V, E, C: AsRef<Inner<K, V, E>>> Homecoming<K, V, E, C> {
+    /// What it has come to, once it is over.
+    #[inline(always)]
+    pub(super) fn into_loaded(self) -> Loaded<V, E> {
+        if let Some(cache) = &self.cache {
+            cache.as_ref().count_filled(self.cargo.as_ref(), &self.gone);
+        }
+        self.loaded
+    }
+}
+
+impl<K, V, E, C> Settle<Shelf<K, V, E>> for Homecoming<K, V, E, C>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
+    C: AsRef<Inner<K, V, E>>,
 {
     #[inline(always)]
     fn settle(&mut self, shelf: &mut Shelf<K, V, E>, is_known: impl FnOnce() -> bool) {
         if let Some(cache) = &self.cache
             && is_known()
         {
-            cache.fill_in(shelf, &mut self.cargo, &mut self.gone);
+            cache.as_ref().fill_in(shelf, &mut self.cargo, &mut self.gone);
         }
     }
 }
 
-impl<K, V, E> From<Homecoming<K, V, E>> for Ending<Loaded<V, E>, Infallible> {
+impl<K, V, E, C: AsRef<Inner<K, V, E>>> From<Homecoming<K, V, E, C>> for Ending<Loaded<V, E>, Infallible> {
     #[inline(always)]
-    fn from(homecoming: Homecoming<K, V, E>) -> Self {
-        if let Some(cache) = &homecoming.cache {
-            cache.count_filled(homecoming.cargo.as_ref(), &homecoming.gone);
-        }
-        Ending::Value(homecoming.loaded)
+    fn from(homecoming: Homecoming<K, V, E, C>) -> Self {
+        Ending::Value(homecoming.into_loaded())
     }
 }
 
@@ -289,24 +362,58 @@ impl<K, V, E> Inner<K, V, E> {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let mut trip = pin!(Trip::new(purpose, asked, timeout, load));
+        let mut trip = pin!(Trip::new(purpose, asked, timeout, spanned(load)));
         poll_fn(|cx| trip.as_mut().poll(self, cx)).await
     }
 
+    /// A time, less what chance takes of it.
     pub(super) fn jittered(&self, policy: &Policy, time: Duration) -> Duration {
-        if policy.jitter > 0.0 { policy.jittered(time, self.rng.unit()) } else { time }
+        Duration::from_nanos(self.jittered_nanos(policy, nanos(time)))
+    }
+
+    #[inline]
+    fn jittered_nanos(&self, policy: &Policy, time: u64) -> u64 {
+        if policy.jitter > 0.0 { scaled_nanos(time, 1.0 - policy.jitter * self.rng.unit()) } else { time }
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: Duration) -> (Life, Option<Arc<Label>>) {
-        let ttl = keep.in_memory.unwrap_or_else(|| self.jittered(policy, keep.ttl.unwrap_or(policy.ttl)));
+    #[inline]
+    pub(super) fn life(
+        &self,
+        policy: &Policy,
+        keep: Option<&Keep>,
+        now: Tick,
+        load: u64,
+    ) -> (Life, Option<Arc<Label>>) {
+        let Some(keep) = keep else {
+            let ttl = self.jittered_nanos(policy, nanos(policy.ttl));
+            return (Life::begin(now, ttl, nanos(policy.grace), load, policy.beta), None);
+        };
+        let own = |ttl: Option<Duration>| self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.ttl)));
+        let ttl = keep.in_memory.map_or_else(|| own(keep.ttl), nanos);
         let grace = keep.grace.unwrap_or(policy.grace);
         let label = self.label(keep);
         let born = match label {
-            Some(_) => self.tags.birth(now, now + ttl + grace.max(policy.keep)),
+            Some(_) => self.tags.birth(now, now + Duration::from_nanos(ttl) + grace.max(policy.keep)),
             None => now,
         };
-        (Life::begin(born, ttl, grace, load, policy.beta), label)
+        (Life::begin(born, ttl, nanos(grace), load, policy.beta), label)
+    }
+
+    /// Counts a failure.
+    #[inline]
+    fn came_to<T>(&self, outcome: Option<Result<T, E>>) -> Ran<T, E> {
+        match outcome {
+            Some(Ok(found)) => Ran::Gave(found),
+            Some(Err(error)) => {
+                count(&self.tally.failures);
+                Ran::Failed(Arc::new(error))
+            }
+            None => {
+                count(&self.tally.failures);
+                Ran::TimedOut
+            }
+        }
     }
 
     /// What is kept of this beside the times, if it has tags.
@@ -354,7 +461,7 @@ pin_project! {
         timeout: Duration,
         // Empty once it has ended.
         #[pin]
-        load: Option<Spanned<F>>,
+        load: Option<F>,
         sleep: Option<Sleep>,
     }
 }
@@ -368,7 +475,12 @@ enum Stage {
 impl<F> Trip<F> {
     #[inline]
     fn new(purpose: Purpose, asked: Tick, timeout: Duration, load: F) -> Trip<F> {
-        Trip { purpose, stage: Stage::Before, from: asked, timeout, load: Some(spanned(load)), sleep: None }
+        Trip { purpose, stage: Stage::Before, from: asked, timeout, load: Some(load), sleep: None }
+    }
+
+    /// Of a load that was polled already, at once when it was asked for.
+    fn under_way(purpose: Purpose, asked: Tick, timeout: Duration, load: F) -> Trip<F> {
+        Trip { stage: Stage::Under(None), ..Trip::new(purpose, asked, timeout, load) }
     }
 
     fn poll<K, V, T, E>(self: Pin<&mut Self>, cache: &Inner<K, V, E>, cx: &mut Context<'_>) -> Poll<(Ran<T, E>, Span)>
@@ -427,15 +539,7 @@ impl<F> Trip<F> {
         if let Some(permit) = permit.take() {
             permit.settle(&verdict, span);
         }
-        if verdict != Verdict::Ok {
-            count(&tally.failures);
-        }
-        let ran = match outcome {
-            Some(Ok(found)) => Ran::Gave(found),
-            Some(Err(error)) => Ran::Failed(Arc::new(error)),
-            None => Ran::TimedOut,
-        };
-        Poll::Ready((ran, span))
+        Poll::Ready((cache.came_to(outcome), span))
     }
 }
 
@@ -462,39 +566,9 @@ where
         let run = self.project();
         let Some(errand) = run.errand else { unreachable!("a future is not polled after it was ready") };
         let (ran, span) = ready!(run.trip.poll(&*errand.cache, cx));
-        let Parting { loaded, entry } = errand.end(ran, span);
-        let Some(Errand { cache, key, place, mark, .. }) = run.errand.take() else {
-            unreachable!("it was there a line ago")
-        };
-        let cargo = entry.map(|entry| Cargo { key, entry, hash: place.hash, mark });
-        let cache = cargo.is_some().then_some(cache);
-        Poll::Ready(Homecoming { loaded, cache, cargo, gone: Gone::default() })
-    }
-}
-
-pin_project! {
-    /// A load, or what somebody else has loaded just before.
-    #[project = MaybeProjected]
-    pub(super) enum Maybe<F, V, E> {
-        Known { loaded: Option<Loaded<V, E>> },
-        Load { #[pin] load: F },
-    }
-}
-
-impl<K, F, V, E> Future for Maybe<F, V, E>
-where
-    F: Future<Output = Homecoming<K, V, E>>,
-{
-    type Output = Homecoming<K, V, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            MaybeProjected::Known { loaded } => {
-                let loaded = loaded.take().expect("a future is not polled after it was ready");
-                Poll::Ready(Homecoming { loaded, cache: None, cargo: None, gone: Gone::default() })
-            }
-            MaybeProjected::Load { load } => load.poll(cx),
-        }
+        let parting = errand.end(ran, span);
+        let Some(errand) = run.errand.take() else { unreachable!("it was there a line ago") };
+        Poll::Ready(errand.come_home(parting))
     }
 }
 
@@ -559,18 +633,18 @@ impl<K, V, E> Inner<K, V, E> {
 
 /// A load in a span of its own: under that of the caller who began it, though it may end without that caller.
 #[cfg(feature = "tracing")]
-type Spanned<F> = tracing::instrument::Instrumented<F>;
+pub(super) type Spanned<F> = tracing::instrument::Instrumented<F>;
 
 #[cfg(feature = "tracing")]
-fn spanned<F>(load: F) -> Spanned<F> {
+pub(super) fn spanned<F>(load: F) -> Spanned<F> {
     tracing::Instrument::instrument(load, tracing::info_span!("load"))
 }
 
 #[cfg(not(feature = "tracing"))]
-type Spanned<F> = F;
+pub(super) type Spanned<F> = F;
 
 #[cfg(not(feature = "tracing"))]
 #[inline(always)]
-fn spanned<F>(load: F) -> Spanned<F> {
+pub(super) fn spanned<F>(load: F) -> Spanned<F> {
     load
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::entry::scaled;
-
 /// What holds for an entry; see the [module](super) for the words. Made with [`new`](Policy::new) and changed by its setters.
 ///
 /// ```
@@ -116,11 +114,6 @@ impl Policy {
     /// The same once chance has had its share.
     pub(super) fn settled(&self) -> Policy {
         self.clone().jitter(0.0)
-    }
-
-    /// The part of a time that is left after chance has had its share, given a number from `[0, 1)`.
-    pub(super) fn jittered(&self, time: Duration, draw: f64) -> Duration {
-        scaled(time, 1.0 - self.jitter * draw)
     }
 }
 

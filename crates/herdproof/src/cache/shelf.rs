@@ -400,7 +400,7 @@ impl<K, V, E> Default for Gone<K, V, E> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, ops::Range, time::Duration};
+    use std::{collections::HashMap, ops::Range};
 
     use super::{
         super::entry::{Content, Life},
@@ -459,7 +459,7 @@ mod tests {
     }
 
     fn entry(value: u64) -> Entry<u64, ()> {
-        let life = Life::begin(Tick::ZERO, Duration::from_secs(60), Duration::ZERO, Duration::ZERO, 0.0);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, 0.0);
         Entry::new(life, Content::Value(value, None))
     }
 

@@ -11,7 +11,7 @@ use std::{
 
 use super::*;
 use crate::{
-    env::{Task, sim::Sim},
+    env::{Task, nanos, sim::Sim},
     gate::Gate,
     limit::Bulkhead,
 };
@@ -159,7 +159,7 @@ fn callers_who_refresh_early_on_their_own_do_so_as_often_as_the_law_says() {
             .map(|_| {
                 let (mut now, mut fired, mut first) = (Tick::ZERO + SEC.mul_f64(100.0 - 15.0 * beta), 0.0, Tick::MAX);
                 while now < first + load {
-                    if entry::fires(now, end, load, beta, 1.0 - rng.unit()) {
+                    if entry::fires(now, end, nanos(load), beta, 1.0 - rng.unit()) {
                         fired += 1.0;
                         first = first.min(now);
                     }
@@ -780,24 +780,25 @@ fn a_thread_gets_the_same_as_a_task_without_a_runtime() {
 #[test]
 fn times_survive_being_kept_in_little_room() {
     for micros in [0u64, 1, 7, 8, 17, 2_047, 80_000, 5_000_000, 3_600_000_000] {
-        let time = Duration::from_micros(micros);
+        let time = micros * 1_000;
         let kept = entry::LoadTime::new(time).get();
         assert!(kept <= time && time <= kept + time / 8, "{time:?}: {kept:?}");
     }
-    assert!(entry::LoadTime::new(Duration::MAX).get() > 3600 * SEC);
+    assert!(entry::LoadTime::new(u64::MAX).get() > nanos(3600 * SEC));
     let now = Tick::ZERO + 1_000 * SEC;
     let kept = |life| Entry::<u32, String>::new(life, Content::Value(1, None)).life();
     for ttl in [MS, 17 * MS, SEC, 60 * SEC, 3_601 * SEC, 86_400 * SEC, 1_000 * 86_400 * SEC] {
         let ttl = ttl + Duration::from_nanos(123);
-        let life = Life::begin(now, ttl, 5 * ttl, 80 * MS, 1.0);
+        let life = Life::begin(now, nanos(ttl), nanos(5 * ttl), nanos(80 * MS), 1.0);
         let kept = kept(life);
         assert_eq!((kept.look_at, kept.fresh_until), (life.look_at, now + ttl), "its end is exact");
         assert!(kept.born() <= now && now - kept.born() <= MS + ttl / 500, "{ttl:?}: {:?}", kept.born());
-        assert!(kept.grace >= 5 * ttl && kept.grace <= MS + 5 * ttl + ttl / 100, "{ttl:?}: {:?}", kept.grace);
+        let grace = Duration::from_nanos(kept.grace);
+        assert!(grace >= 5 * ttl && grace <= MS + 5 * ttl + ttl / 100, "{ttl:?}: {grace:?}");
     }
-    let life = Life::begin(now, 60 * SEC, 300 * SEC, 80 * MS, 1.0);
+    let life = Life::begin(now, nanos(60 * SEC), nanos(300 * SEC), nanos(80 * MS), 1.0);
     assert_eq!(life.look_at, now + 59_200 * MS, "ten load times before the end");
-    let short = Life::begin(now, SEC, Duration::ZERO, SEC, 1.0);
+    let short = Life::begin(now, nanos(SEC), 0, nanos(SEC), 1.0);
     assert_eq!(short.look_at, now + 500 * MS, "but not before half of its life");
     let put_off = life.put_off(now + 61 * SEC, 2 * SEC, Duration::ZERO);
     assert_eq!((put_off.look_at, put_off.fresh_until), (now + 63 * SEC, now + 60 * SEC));
@@ -823,8 +824,8 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
             _ => panic!("it is there"),
         }
     };
-    let fresh = Life::begin(now, SEC, Duration::ZERO, MS, 0.0);
-    let old = Life::begin(Tick::ZERO, SEC, Duration::ZERO, MS, 0.0);
+    let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), 0.0);
+    let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), 0.0);
     assert_eq!(way(fresh), Way::Memory);
     assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
 }

@@ -4,7 +4,7 @@ use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Dura
 
 use super::{
     Inner,
-    entry::{Content, Entry, Life, Phase},
+    entry::{Content, Entry, Life, Phase, before, between},
     load::{Errand, Loaded, Purpose, Ran, Way},
     outcome::{Keep, Load},
     policy::Policy,
@@ -131,7 +131,7 @@ where
         match (&self.prior, self.purpose) {
             (Some(prior), Purpose::Refresh) => {
                 let life = prior.life();
-                (life.fresh_until - self.cache.env.now()) + life.load.max(EARLY)
+                (life.fresh_until - self.cache.env.now()) + Duration::from_nanos(life.load).max(EARLY)
             }
             _ => Duration::ZERO,
         }
@@ -154,14 +154,14 @@ where
         }
         held.value.map_or(Loaded::Absent, |value| {
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
-            Loaded::Value { value, born: before(at, held.age), way }
+            Loaded::Value { value, born: before(at, nanos(held.age)), way }
         })
     }
 
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
     fn take_meanwhile(&mut self, held: &Held<V>, at: Tick, ashore: &mut Ashore<V, E>) {
         let (life, content) = self.entry(held, at, Duration::MAX);
-        let (entry, born) = (Entry::new(life, content), before(at, held.age));
+        let (entry, born) = (Entry::new(life, content), before(at, nanos(held.age)));
         if let Some(value) = held.value.clone()
             && held.is_servable()
             && matches!(ashore, Ashore::Waiting(_))
@@ -272,21 +272,21 @@ where
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
         let Held { age, left, past, grace, load, .. } = *held;
         let left = left.min(most);
-        let mut life = Life::begin(at, left, grace, load, self.policy().beta);
+        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), self.policy().beta);
         if left.is_zero() {
-            life.fresh_until = before(at, past);
+            life.fresh_until = before(at, nanos(past));
             life.look_at = life.fresh_until;
         }
         let content = match &held.value {
             None => Content::Absent,
             Some(value) if held.tags.is_empty() => {
-                life.fresh = life.fresh_until - before(at, age);
+                life.fresh = between(before(at, nanos(age)), life.fresh_until);
                 Content::Value(value.clone(), None)
             }
             Some(value) => {
                 // It is as old as it is, but what was expired before it came is the tier's business.
                 let born = self.cache.tags.birth(self.cache.env.now(), life.end(self.policy().keep));
-                life.fresh = life.fresh_until - born;
+                life.fresh = between(born, life.fresh_until);
                 let keep = Keep { grace: Some(grace), tags: held.tags.clone(), ..Keep::default() };
                 Content::Value(value.clone(), self.cache.label(&keep))
             }
@@ -307,10 +307,6 @@ impl<K, V, E> Inner<K, V, E> {
             tags: keep.tags.clone(),
         }
     }
-}
-
-fn before(tick: Tick, by: Duration) -> Tick {
-    Tick::from_nanos(tick.as_nanos().saturating_sub(nanos(by)))
 }
 
 #[cfg(test)]

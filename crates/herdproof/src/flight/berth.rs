@@ -38,20 +38,25 @@ impl<F: Send + 'static> Berth<F> {
     }
 
     /// Puts the load here.
-    #[inline]
-    pub(super) fn board(&mut self, load: F) -> Option<Pin<&mut F>> {
-        match self {
+    #[inline(always)]
+    pub(super) fn board(&mut self, load: F) -> Pin<&mut F> {
+        let place = match self {
+            Berth::Kept(place) => {
+                place.set(Some(load));
+                &mut **place
+            }
+            Berth::Made(place) => {
+                place.set(Some(load));
+                place
+            }
             Berth::None => {
                 *self = Berth::Made(Box::pin(Some(load)));
+                let Berth::Made(place) = self else { unreachable!("it was made a line ago") };
+                place
             }
-            Berth::Made(place) => place.set(Some(load)),
-            Berth::Kept(place) => place.set(Some(load)),
-        }
-        match self {
-            Berth::None => None,
-            Berth::Made(place) => place.as_mut().as_pin_mut(),
-            Berth::Kept(place) => (**place).as_mut().as_pin_mut(),
-        }
+        };
+        let Some(load) = place.as_mut().as_pin_mut() else { unreachable!("it was put there a line ago") };
+        load
     }
 
     /// The load, to go on elsewhere.

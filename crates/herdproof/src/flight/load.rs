@@ -4,6 +4,7 @@ use std::{
     any::Any,
     future::Future,
     hash::Hash,
+    mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -50,34 +51,45 @@ where
         Lead { group, place, spare, owed: true }
     }
 
-    /// Polls the load once in place; if it is not ready, it becomes a task that everybody follows.
+    /// Polls the load once in place; if it is not ready, it becomes a task that everybody follows. Should it turn out that there
+    /// is nothing to load, what is known is what the flight ends with.
     #[inline(always)]
-    pub(super) fn run<F, L>(mut self, load: L) -> Flight<V, E>
+    pub(super) fn run<F, A, L>(mut self, begin: L) -> Over<A::Now, V, E>
     where
         F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>> + Settle<X>,
-        L: FnOnce() -> F,
+        A: After<F>,
+        A::Now: Into<Ending<V, E>> + Settle<X>,
+        A::Later: Future<Output: Into<Ending<V, E>> + Settle<X>>,
+        L: FnOnce() -> Result<(F, A), A::Now>,
     {
         let id = self.group.id(self.place);
         let mut berth = Berth::find(&mut self.spare);
         let polled = nest::within(id, || {
-            let poll = || berth.board(load()).map(|load| load.poll(&mut Context::from_waker(Waker::noop())));
+            let poll = || {
+                let (load, after) = match begin() {
+                    Ok(begun) => begun,
+                    Err(known) => return Ok(known),
+                };
+                match berth.board(load).poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(found) => Ok(after.now(found)),
+                    Poll::Pending => Err(after),
+                }
+            };
             catch_unwind(AssertUnwindSafe(poll))
         });
         match polled {
-            Ok(Some(Poll::Ready(output))) => {
-                let left = quietly(|| berth.vacate()).flatten();
+            Ok(Ok(output)) => {
+                let left = if needs_drop::<F>() { quietly(|| berth.vacate()).flatten() } else { berth.vacate() };
                 self.spare = self.spare.take().or(left);
                 self.over(output)
             }
-            Ok(Some(Poll::Pending)) => match berth.into_pinned() {
-                Some(load) => self.spawn(load, id),
-                None => self.over::<Ending<V, E>>(Ending::Abandoned),
+            Ok(Err(after)) => match berth.into_pinned() {
+                Some(load) => Over::Flight(self.spawn(after.later(Afloat(load)), id)),
+                None => Over::Flight(self.over::<Ending<V, E>>(Ending::Abandoned).into()),
             },
-            Ok(None) => self.over::<Ending<V, E>>(Ending::Abandoned),
             Err(payload) => {
                 quietly(|| drop(berth));
-                self.over::<Ending<V, E>>(Ending::panicked(payload))
+                Over::Flight(self.over::<Ending<V, E>>(Ending::panicked(payload)).into())
             }
         }
     }
@@ -85,7 +97,7 @@ where
     /// Runs the load to its end on this thread.
     pub(super) fn run_here(mut self, load: impl FnOnce() -> Result<V, E>) -> Flight<V, E> {
         let ended = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(load)));
-        self.over::<Ending<V, E>>(ended.map_or_else(Ending::panicked, Ending::from))
+        self.over::<Ending<V, E>>(ended.map_or_else(Ending::panicked, Ending::from)).into()
     }
 
     /// What those aboard share, made now if nobody has joined yet.
@@ -110,7 +122,7 @@ where
 
     /// The load has ended in place.
     #[inline(always)]
-    pub(super) fn over<O>(&mut self, output: O) -> Flight<V, E>
+    pub(super) fn over<O>(&mut self, output: O) -> Over<O, V, E>
     where
         O: Into<Ending<V, E>> + Settle<X>,
     {
@@ -118,13 +130,12 @@ where
         let mut closing = Closing::Open(output);
         let place = self.place;
         let settle = |shard: &mut Shard<K, V, E, X>| shard.settle(place, &mut closing);
-        let shared = self.group.ended(place, self.spare.take(), settle);
-        let ending = closing.ending();
-        match shared {
-            None => Flight::alone(ending),
-            Some(shared) => {
-                shared.land(ending);
-                Flight::aboard(shared, Joined { led: true, at: self.group.env.coarse() })
+        match (self.group.ended(place, self.spare.take(), settle), closing) {
+            (None, Closing::Open(output)) => Over::Alone(output),
+            (None, closing) => Over::Flight(Flight::alone(closing.ending())),
+            (Some(shared), closing) => {
+                shared.land(closing.ending());
+                Over::Flight(Flight::aboard(shared, Joined { led: true, at: self.group.env.coarse() }))
             }
         }
     }
@@ -137,10 +148,9 @@ where
         }
     }
 
-    fn spawn<F>(&mut self, load: Pinned<F>, id: FlightId) -> Flight<V, E>
+    fn spawn<F>(&mut self, load: F, id: FlightId) -> Flight<V, E>
     where
-        F: Future + Send + 'static,
-        F::Output: Into<Ending<V, E>> + Settle<X>,
+        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Unpin + Send + 'static,
     {
         let lander = self.share();
         let shared = Arc::clone(&lander.shared);
@@ -148,7 +158,7 @@ where
         let chain = Chain::ending_in(id);
         let joined = Joined { led: true, at: self.group.env.coarse() };
         let group = Arc::clone(self.group);
-        shared.runs_as(self.group.env.spawn(LoadTask { load, chain, lander, group }));
+        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander, group }));
         Flight::aboard(shared, joined)
     }
 }
@@ -165,6 +175,74 @@ where
         if self.owed {
             self.default();
         }
+    }
+}
+
+/// How a load that was polled in place has ended.
+pub(crate) enum Over<O, V, E>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Before anybody could share it: this is all there is of it.
+    Alone(O),
+    /// Or not at all yet.
+    Flight(Flight<V, E>),
+}
+
+impl<O, V, E> From<Over<O, V, E>> for Flight<V, E>
+where
+    O: Into<Ending<V, E>>,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    #[inline(always)]
+    fn from(over: Over<O, V, E>) -> Flight<V, E> {
+        match over {
+            Over::Alone(output) => Flight::alone(output.into()),
+            Over::Flight(flight) => flight,
+        }
+    }
+}
+
+/// What is to be done with what a load gives. Most loads that are ready when they are polled first never have to be moved
+/// together with it, and it can borrow what others have to own.
+pub(crate) trait After<F: Future>: Sized {
+    /// What a load comes to that is ready at once.
+    type Now;
+    /// What becomes of one that is not.
+    type Later: Future + Unpin + Send + 'static;
+
+    fn now(self, found: F::Output) -> Self::Now;
+    fn later(self, load: Afloat<F>) -> Self::Later;
+}
+
+/// Nothing is to be done.
+pub(crate) struct AsItIs;
+
+impl<F: Future + Send + 'static> After<F> for AsItIs {
+    type Now = F::Output;
+    type Later = Afloat<F>;
+
+    #[inline(always)]
+    fn now(self, found: F::Output) -> F::Output {
+        found
+    }
+
+    fn later(self, load: Afloat<F>) -> Afloat<F> {
+        load
+    }
+}
+
+/// A load that was polled and stays where it is.
+pub(crate) struct Afloat<F>(Pinned<F>);
+
+impl<F: Future> Future for Afloat<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(load) = self.0.as_mut().as_pin_mut() else { unreachable!("what is afloat has a load") };
+        load.poll(cx)
     }
 }
 
@@ -242,7 +320,7 @@ impl<O> Closing<O> {
 /// A load that runs on its own and ends the flight, however it ends itself.
 struct LoadTask<K, F, V: Clone, E, X> {
     /// Absent once it has ended.
-    load: Pinned<F>,
+    load: Option<F>,
     /// The flights that were around it when it began, and itself.
     chain: Chain,
     lander: Lander<V, E>,
@@ -252,8 +330,7 @@ struct LoadTask<K, F, V: Clone, E, X> {
 impl<K, F, V, E, X> Future for LoadTask<K, F, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
-    F: Future,
-    F::Output: Into<Ending<V, E>> + Settle<X>,
+    F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Unpin,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
     X: Send + Sync + 'static,
@@ -262,26 +339,26 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let LoadTask { load, chain, lander, group } = &mut *self;
-        let Some(running) = load.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        let polled = nest::exactly(chain, || catch_unwind(AssertUnwindSafe(|| running.poll(cx))));
+        let Some(running) = load else { return Poll::Ready(()) };
+        let polled = nest::exactly(chain, || catch_unwind(AssertUnwindSafe(|| Pin::new(running).poll(cx))));
         let mut closing = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Closing::Open(output),
             Err(payload) => Closing::Panicked(payload),
         };
-        quietly(|| load.set(None));
+        quietly(|| *load = None);
         group.table.shard(lander.shared.place.hash).settle(lander.shared.place, &mut closing);
         lander.end(closing.ending());
         Poll::Ready(())
     }
 }
 
-// The load is boxed, so the task can be moved.
+// Nothing of it is pinned.
 impl<K, F, V: Clone, E, X> Unpin for LoadTask<K, F, V, E, X> {}
 
 impl<K, F, V: Clone, E, X> Drop for LoadTask<K, F, V, E, X> {
     fn drop(&mut self) {
-        quietly(|| self.load.set(None));
+        quietly(|| self.load = None);
         self.lander.end(Ending::Abandoned);
     }
 }
