@@ -101,7 +101,7 @@ use tiered::Ashore;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::{AsItIs, Landed, Over, Place},
+    flight::{First, Over, Place},
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -330,6 +330,7 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
+        let Some(found) = found else { return self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart() };
         let get = match self.0.see(key, found, now) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, due } => {
@@ -394,38 +395,48 @@ where
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
+        let loads = &cache.engine.loads;
         let mut led = false;
         let begin = |place, found, key: K| {
             led = true;
             let prior = cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now })?;
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
-            Ok((cache.errand(key, place, policy, purpose, now, prior), load(before)))
+            Ok((cache.errand(key, place, policy, purpose, now, prior), before))
         };
-        let loads = &cache.engine.loads;
         let flight = match (&cache.second, &cache.limit) {
-            (None, None) => {
-                let over = loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
-                    let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
+            (None, None) => match loads.lead_placed(hash, key.clone(), Shelf::copy_of) {
+                Ok((mut lead, found)) => {
+                    let (errand, before) = match begin(lead.place(), found, key) {
+                        Ok(begun) => begun,
+                        Err(loaded) => {
+                            let known: Homecoming<K, V, E> = Homecoming::known(loaded);
+                            return Get::waiting(&cache.env, lead.over(known), fallback, patience);
+                        }
+                    };
                     cache.tally.load();
-                    Ok((spanned(load), errand))
-                });
-                match over {
-                    Over::Alone(homecoming) => {
-                        return Get::now(Ok(Landed::alone(homecoming.into_loaded())), fallback, &cache.env);
+                    let mut berth = lead.berth();
+                    match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
+                        First::Ready(found) => {
+                            lead.leave(berth);
+                            let mut homecoming = errand.now(found);
+                            match lead.close(&mut homecoming) {
+                                Over::Alone => return Get::now(homecoming.into_loaded(), fallback, &cache.env),
+                                Over::Otherwise(unsaid) => lead.land(unsaid, homecoming),
+                            }
+                        }
+                        First::Pending => lead.go_on(errand.later(berth.into_afloat())),
+                        First::Panicked(payload) => lead.panicked(berth, payload),
                     }
-                    Over::Flight(flight) => flight,
                 }
-            }
-            (None, Some(_)) => {
-                let over = loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
-                    let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
-                    Ok((errand.owned().run(load), AsItIs))
-                });
-                over.into()
-            }
+                Err(flight) => flight,
+            },
+            (None, Some(_)) => loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
+                let (errand, before) = begin(place, found, key).map_err(Homecoming::known)?;
+                Ok(errand.owned().run(load(before)))
+            }),
             (Some(second), _) => {
                 loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
-                    let begun = begin(place, found, key).map(|(errand, load)| (errand.owned(), load));
+                    let begun = begin(place, found, key).map(|(errand, before)| (errand.owned(), load(before)));
                     let second = Arc::clone(second);
                     async move {
                         match begun {
@@ -472,12 +483,11 @@ where
 
     /// What a caller who found this gets, and whether it has to be loaded.
     #[inline]
-    fn see<Q>(&self, key: &Q, found: Option<Entry<V, E>>, now: Tick) -> Sight<K, V, E>
+    fn see<Q>(&self, key: &Q, entry: Entry<V, E>, now: Tick) -> Sight<K, V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let Some(entry) = found else { return Sight::Missing(None) };
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
             let source =

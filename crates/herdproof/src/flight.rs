@@ -63,8 +63,7 @@ use std::{
 use berth::Spare;
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
-use load::Lead;
-pub(crate) use load::{Afloat, After, AsItIs, Over, Settle};
+pub(crate) use load::{Afloat, First, Lead, Over, Settle};
 pub use local::LocalGroup;
 use nest::FlightId;
 pub(crate) use outcome::Ending;
@@ -202,7 +201,7 @@ where
         L: FnOnce() -> F,
     {
         match self.0.board(self.hash(&key), key, |_, _, _| ()) {
-            Ok((begun, ())) => self.lead(begun).run(|| Ok((load(), AsItIs))).into(),
+            Ok((begun, ())) => self.lead(begun).run(|| Ok(load())),
             Err(flight) => flight,
         }
     }
@@ -256,11 +255,10 @@ where
                 let mut lead = self.lead(begun);
                 let lander = lead.share();
                 let (shared, landing) = (Arc::clone(&lander.shared), Landing::new(lander));
-                let over = lead.run(|| {
+                let flight = lead.run(|| {
                     let load = load(place, seen, landing);
-                    Ok((async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }, AsItIs))
+                    Ok(async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) })
                 });
-                let flight: Flight<V, E> = over.into();
                 if !shared.is_landed() {
                     return flight;
                 }
@@ -294,29 +292,36 @@ where
         self.0.table.shard(hash).air().forget(hash, key)
     }
 
-    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and with something to be
-    /// done when it is over. There may turn out to be nothing to load.
+    /// A flight to be led, with what was kept when it began, or a seat in one that is under way.
     #[inline(always)]
-    pub(crate) fn run_placed<R, F, A, L>(
+    pub(crate) fn lead_placed<R>(
+        &self,
+        hash: u64,
+        key: K,
+        look: impl FnOnce(&X, u64, &K) -> R,
+    ) -> Result<(Lead<'_, K, V, E, X>, R), Flight<V, E>> {
+        self.0.board(hash, key, look).map(|(begun, seen)| (self.lead(begun), seen))
+    }
+
+    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and which is told when it
+    /// is over whether it was forgotten. There may turn out to be nothing to load.
+    pub(crate) fn run_placed<R, F, L>(
         &self,
         hash: u64,
         key: K,
         look: impl FnOnce(&X, u64, &K) -> R,
         begin: L,
-    ) -> Over<A::Now, V, E>
+    ) -> Flight<V, E>
     where
-        F: Future + Send + 'static,
-        A: After<F>,
-        A::Now: Into<Ending<V, E>> + Settle<X>,
-        A::Later: Future<Output: Into<Ending<V, E>> + Settle<X>>,
-        L: FnOnce(Place, R) -> Result<(F, A), A::Now>,
+        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
+        L: FnOnce(Place, R) -> Result<F, F::Output>,
     {
-        match self.0.board(hash, key, look) {
-            Ok((begun, seen)) => {
-                let place = begun.place;
-                self.lead(begun).run(|| begin(place, seen))
+        match self.lead_placed(hash, key, look) {
+            Ok((lead, seen)) => {
+                let place = lead.place();
+                lead.run(|| begin(place, seen))
             }
-            Err(flight) => Over::Flight(flight),
+            Err(flight) => flight,
         }
     }
 
@@ -333,7 +338,7 @@ where
     {
         let (begun, seen) = self.begin_if_idle(key, look)?;
         let place = begun.place;
-        Some(self.lead(begun).run(|| begin(place, seen).map(|load| (load, AsItIs))).into())
+        Some(self.lead(begun).run(|| begin(place, seen)))
     }
 
     fn begin_if_idle<R>(&self, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Option<(Begun, R)> {

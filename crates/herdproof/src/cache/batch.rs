@@ -135,7 +135,8 @@ where
 {
     /// One key's question. If it is for this batch to load it, it becomes one of its parts.
     fn ask(self: &Arc<Self>, key: &K, now: Tick, parts: &mut Vec<Part<K, V, E>>) -> Get<V, E> {
-        match self.see(key, self.engine.get(self.engine.hash(key), key), now) {
+        let found = self.engine.get(self.engine.hash(key), key);
+        match found.map_or(Sight::Missing(None), |entry| self.see(key, entry, now)) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, due } => {
                 if let Some(ticket) = self.engine.loads.ticket_if_idle(key.clone()) {

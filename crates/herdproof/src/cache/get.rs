@@ -52,9 +52,6 @@ pub(super) enum Rare<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>
     Waiting(Waiting<V, E>),
 }
 
-/// How a flight of loads answers.
-type Answered<V, E> = Result<Landed<Loaded<V, E>>, FlightError<Infallible>>;
-
 pub(super) struct Waiting<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> {
     env: Env,
     flight: Flight<Loaded<V, E>, Infallible>,
@@ -98,13 +95,17 @@ where
         })
     }
 
-    /// What has landed already.
-    #[inline]
-    pub(super) fn now(landed: Answered<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
-        match resolve(landed, fallback, env) {
-            Ok(got) => Get::hit(got),
-            Err(error) => Get::failed(error),
+    /// What was loaded for this caller, and for nobody else.
+    #[inline(always)]
+    pub(super) fn now(loaded: Loaded<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
+        match loaded {
+            Loaded::Value { value, born, way: Way::Loaded } => Get::hit(Got::new(value, Source::Loaded, born, born)),
+            loaded => Get::resolved(resolve(Ok(Landed::alone(loaded)), fallback, env)),
         }
+    }
+
+    fn resolved(answer: Result<Got<V>, GetError<E>>) -> Get<V, E> {
+        answer.map_or_else(Get::failed, Get::hit)
     }
 
     /// Waits for a flight; with something to serve instead, until then at most.
@@ -115,7 +116,7 @@ where
         patience: Option<Tick>,
     ) -> Get<V, E> {
         match flight.at_once() {
-            Ok(landed) => Get::now(landed, fallback, env),
+            Ok(landed) => Get::resolved(resolve(landed, fallback, env)),
             Err(flight) => {
                 let patience = patience.filter(|_| fallback.is_some()).map(|at| env.sleep_until(at));
                 let waiting = Waiting { env: env.clone(), flight, fallback, patience };
@@ -267,7 +268,11 @@ where
 
 /// What a landing is for a caller who has this to fall back on.
 #[inline]
-fn resolve<V, E>(landed: Answered<V, E>, fallback: Option<Got<V>>, env: &Env) -> Result<Got<V>, GetError<E>> {
+fn resolve<V, E>(
+    landed: Result<Landed<Loaded<V, E>>, FlightError<Infallible>>,
+    fallback: Option<Got<V>>,
+    env: &Env,
+) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
         Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
             let source = match way {

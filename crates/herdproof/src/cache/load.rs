@@ -26,7 +26,7 @@ use crate::{
     env::{Sleep, Tick, nanos},
     error::Panic,
     event::Event,
-    flight::{Afloat, After, Ending, Place, Settle},
+    flight::{Afloat, Ending, Place, Settle},
     gate::{Ask, Priority, Refusal, Span, Verdict},
 };
 
@@ -168,7 +168,7 @@ where
     C: AsRef<Inner<K, V, E>>,
 {
     /// What came of the load, for those who wait and for memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&self, ran: Ran<Load<V>, E>, span: Span) -> Parting<V, E> {
         match ran {
             Ran::Gave(found) => self.found(found, span.from, span.to),
@@ -182,7 +182,7 @@ where
         self.policy.as_deref().unwrap_or(&self.cache.as_ref().policy)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => (value, None),
@@ -229,7 +229,7 @@ where
     }
 
     /// At its end, with all that is to be kept.
-    #[inline]
+    #[inline(always)]
     fn come_home(self, Parting { loaded, entry }: Parting<V, E>) -> Homecoming<K, V, E, C> {
         let Errand { cache, key, place, mark, .. } = self;
         match entry {
@@ -242,25 +242,22 @@ where
     }
 }
 
-/// A load that is polled without a gate, and may be ready at once.
-impl<'a, K, V, E, F> After<F> for Errand<K, V, E, &'a Arc<Inner<K, V, E>>>
+impl<'a, K, V, E> Errand<K, V, E, &'a Arc<Inner<K, V, E>>>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
-    F: Future<Output = Result<Load<V>, E>> + Send + 'static,
 {
-    type Now = Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>>;
-    type Later = Run<K, V, E, Afloat<F>>;
-
-    #[inline]
-    fn now(self, found: Result<Load<V>, E>) -> Self::Now {
+    /// Of a load without a gate that was ready at once.
+    #[inline(always)]
+    pub(super) fn now(self, found: Result<Load<V>, E>) -> Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>> {
         let span = Span { from: self.asked, to: self.cache.env.coarse() };
         let parting = self.end(self.cache.came_to(Some(found)), span);
         self.come_home(parting)
     }
 
-    fn later(self, load: Afloat<F>) -> Run<K, V, E, Afloat<F>> {
+    /// Of one that was not.
+    pub(super) fn later<F>(self, load: Afloat<F>) -> Run<K, V, E, Afloat<F>> {
         let trip = Trip::under_way(self.purpose, self.asked, self.policy().load_timeout, load);
         Run { trip, errand: Some(self.owned()) }
     }
@@ -377,7 +374,7 @@ impl<K, V, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    #[inline]
+    #[inline(always)]
     pub(super) fn life(
         &self,
         policy: &Policy,
@@ -401,7 +398,7 @@ impl<K, V, E> Inner<K, V, E> {
     }
 
     /// Counts a failure.
-    #[inline]
+    #[inline(always)]
     fn came_to<T>(&self, outcome: Option<Result<T, E>>) -> Ran<T, E> {
         match outcome {
             Some(Ok(found)) => Ran::Gave(found),

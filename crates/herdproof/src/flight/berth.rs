@@ -5,6 +5,8 @@
 
 use std::{any::Any, pin::Pin};
 
+use super::load::Afloat;
+
 /// A load on the heap, or where one was.
 pub(super) type Pinned<F> = Pin<Box<Option<F>>>;
 
@@ -15,7 +17,7 @@ pub(super) type Spare = Box<dyn Any + Send>;
 const LARGEST_SPARE: usize = 1024;
 
 /// A place for a load of one kind.
-pub(super) enum Berth<F> {
+pub(crate) enum Berth<F> {
     /// None yet.
     None,
     Made(Pinned<F>),
@@ -59,12 +61,12 @@ impl<F: Send + 'static> Berth<F> {
         load
     }
 
-    /// The load, to go on elsewhere.
-    pub(super) fn into_pinned(self) -> Option<Pinned<F>> {
+    /// The load that was put here, to go on elsewhere.
+    pub(crate) fn into_afloat(self) -> Afloat<F> {
         match self {
-            Berth::None => None,
-            Berth::Made(place) => Some(place),
-            Berth::Kept(place) => Some(*place),
+            Berth::Made(place) => Afloat(place),
+            Berth::Kept(place) => Afloat(*place),
+            Berth::None => unreachable!("what is not ready was put somewhere"),
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     Inner,
     berth::{Berth, Pinned, Spare},
     follower::Flight,
-    nest::{self, Chain, FlightId},
+    nest::{self, Chain},
     outcome::Ending,
     shared::{Home, Joined, Removal, Shared},
     table::{Begun, Place, Shard},
@@ -24,7 +24,7 @@ use crate::error::Panic;
 
 /// What a leader owes everybody who joins while it begins the load: an ending, or a task that will bring one. Dropped
 /// unpaid, which takes a panic in between, it ends the flight as abandoned.
-pub(super) struct Lead<'a, K, V, E, X>
+pub(crate) struct Lead<'a, K, V, E, X>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
@@ -54,50 +54,90 @@ where
     /// Polls the load once in place; if it is not ready, it becomes a task that everybody follows. Should it turn out that there
     /// is nothing to load, what is known is what the flight ends with.
     #[inline(always)]
-    pub(super) fn run<F, A, L>(mut self, begin: L) -> Over<A::Now, V, E>
+    pub(super) fn run<F, L>(mut self, load: L) -> Flight<V, E>
     where
-        F: Future + Send + 'static,
-        A: After<F>,
-        A::Now: Into<Ending<V, E>> + Settle<X>,
-        A::Later: Future<Output: Into<Ending<V, E>> + Settle<X>>,
-        L: FnOnce() -> Result<(F, A), A::Now>,
+        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
+        L: FnOnce() -> Result<F, F::Output>,
     {
-        let id = self.group.id(self.place);
-        let mut berth = Berth::find(&mut self.spare);
-        let polled = nest::within(id, || {
-            let poll = || {
-                let (load, after) = match begin() {
-                    Ok(begun) => begun,
-                    Err(known) => return Ok(known),
-                };
-                match berth.board(load).poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(found) => Ok(after.now(found)),
-                    Poll::Pending => Err(after),
-                }
-            };
-            catch_unwind(AssertUnwindSafe(poll))
-        });
-        match polled {
-            Ok(Ok(output)) => {
-                let left = if needs_drop::<F>() { quietly(|| berth.vacate()).flatten() } else { berth.vacate() };
-                self.spare = self.spare.take().or(left);
+        let mut berth = self.berth();
+        match self.poll(&mut berth, load) {
+            First::Ready(output) => {
+                self.leave(berth);
                 self.over(output)
             }
-            Ok(Err(after)) => match berth.into_pinned() {
-                Some(load) => Over::Flight(self.spawn(after.later(Afloat(load)), id)),
-                None => Over::Flight(self.over::<Ending<V, E>>(Ending::Abandoned).into()),
-            },
-            Err(payload) => {
-                quietly(|| drop(berth));
-                Over::Flight(self.over::<Ending<V, E>>(Ending::panicked(payload)).into())
-            }
+            First::Pending => self.go_on(berth.into_afloat()),
+            First::Panicked(payload) => self.panicked(berth, payload),
         }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Where the load is to be polled.
+    #[inline(always)]
+    pub(crate) fn berth<F: Send + 'static>(&mut self) -> Berth<F> {
+        Berth::find(&mut self.spare)
+    }
+
+    /// Begins the load, if there is anything to load, and polls it for the first time.
+    #[inline(always)]
+    pub(crate) fn poll<F, L>(&self, berth: &mut Berth<F>, load: L) -> First<F::Output>
+    where
+        F: Future + Send + 'static,
+        L: FnOnce() -> Result<F, F::Output>,
+    {
+        // Written from inside: what is passed through where a panic is caught is copied a few times.
+        let mut polled = Poll::Pending;
+        let poll = || match load() {
+            Ok(load) => polled = berth.board(load).poll(&mut Context::from_waker(Waker::noop())),
+            Err(known) => polled = Poll::Ready(known),
+        };
+        let caught = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(poll)));
+        match (caught, polled) {
+            (Ok(()), Poll::Ready(output)) => First::Ready(output),
+            (Ok(()), Poll::Pending) => First::Pending,
+            (Err(payload), _) => First::Panicked(payload),
+        }
+    }
+
+    /// The load was ready at once; its place is for the next.
+    #[inline(always)]
+    pub(crate) fn leave<F: Send + 'static>(&mut self, berth: Berth<F>) {
+        let left = if needs_drop::<F>() { quietly(|| berth.vacate()).flatten() } else { berth.vacate() };
+        self.spare = self.spare.take().or(left);
+    }
+
+    /// The load has panicked at once.
+    #[cold]
+    pub(crate) fn panicked<F: Send + 'static>(
+        &mut self,
+        berth: Berth<F>,
+        payload: Box<dyn Any + Send>,
+    ) -> Flight<V, E> {
+        quietly(|| drop(berth));
+        self.over::<Ending<V, E>>(Ending::panicked(payload))
+    }
+
+    /// The load was not ready, and goes on as a task.
+    pub(crate) fn go_on<F>(&mut self, load: F) -> Flight<V, E>
+    where
+        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Unpin + Send + 'static,
+    {
+        let lander = self.share();
+        let shared = Arc::clone(&lander.shared);
+        self.owed = false;
+        let chain = Chain::ending_in(self.group.id(self.place));
+        let joined = Joined { led: true, at: self.group.env.coarse() };
+        let group = Arc::clone(self.group);
+        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander, group }));
+        Flight::aboard(shared, joined)
     }
 
     /// Runs the load to its end on this thread.
     pub(super) fn run_here(mut self, load: impl FnOnce() -> Result<V, E>) -> Flight<V, E> {
         let ended = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(load)));
-        self.over::<Ending<V, E>>(ended.map_or_else(Ending::panicked, Ending::from)).into()
+        self.over::<Ending<V, E>>(ended.map_or_else(Ending::panicked, Ending::from))
     }
 
     /// What those aboard share, made now if nobody has joined yet.
@@ -122,22 +162,36 @@ where
 
     /// The load has ended in place.
     #[inline(always)]
-    pub(super) fn over<O>(&mut self, output: O) -> Over<O, V, E>
+    pub(crate) fn over<O>(&mut self, mut output: O) -> Flight<V, E>
     where
         O: Into<Ending<V, E>> + Settle<X>,
     {
-        self.owed = false;
-        let mut closing = Closing::Open(output);
-        let place = self.place;
-        let settle = |shard: &mut Shard<K, V, E, X>| shard.settle(place, &mut closing);
-        match (self.group.ended(place, self.spare.take(), settle), closing) {
-            (None, Closing::Open(output)) => Over::Alone(output),
-            (None, closing) => Over::Flight(Flight::alone(closing.ending())),
-            (Some(shared), closing) => {
-                shared.land(closing.ending());
-                Over::Flight(Flight::aboard(shared, Joined { led: true, at: self.group.env.coarse() }))
-            }
+        match self.close(&mut output) {
+            Over::Alone => Flight::alone(output.into()),
+            Over::Otherwise(unsaid) => self.land(unsaid, output),
         }
+    }
+
+    /// The load has ended in place: settles what it has come to, and takes the flight out of the table.
+    #[inline(always)]
+    pub(crate) fn close<O: Settle<X>>(&mut self, output: &mut O) -> Over<V, E> {
+        self.owed = false;
+        let (place, mut settled) = (self.place, Ok(()));
+        let settle = |shard: &mut Shard<K, V, E, X>| settled = shard.settle(place, output);
+        match (self.group.ended(place, self.spare.take(), settle), settled) {
+            (None, Ok(())) => Over::Alone,
+            (shared, settled) => Over::Otherwise(Unsaid { shared, settled }),
+        }
+    }
+
+    /// Gives everybody aboard what the load has come to.
+    #[inline(never)]
+    pub(crate) fn land<O: Into<Ending<V, E>>>(&mut self, unsaid: Unsaid<V, E>, output: O) -> Flight<V, E> {
+        let Unsaid { shared, settled } = unsaid;
+        let ending = ending_of(output, settled);
+        let Some(shared) = shared else { return Flight::alone(ending) };
+        shared.land(ending);
+        Flight::aboard(shared, Joined { led: true, at: self.group.env.coarse() })
     }
 
     /// The debt cannot be paid any more.
@@ -146,20 +200,6 @@ where
         if let Some(shared) = self.group.ended(self.place, self.spare.take(), |_| ()) {
             shared.land(Ending::Abandoned);
         }
-    }
-
-    fn spawn<F>(&mut self, load: F, id: FlightId) -> Flight<V, E>
-    where
-        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Unpin + Send + 'static,
-    {
-        let lander = self.share();
-        let shared = Arc::clone(&lander.shared);
-        self.owed = false;
-        let chain = Chain::ending_in(id);
-        let joined = Joined { led: true, at: self.group.env.coarse() };
-        let group = Arc::clone(self.group);
-        shared.runs_as(self.group.env.spawn(LoadTask { load: Some(load), chain, lander, group }));
-        Flight::aboard(shared, joined)
     }
 }
 
@@ -178,64 +218,29 @@ where
     }
 }
 
-/// How a load that was polled in place has ended.
-pub(crate) enum Over<O, V, E>
-where
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
-    /// Before anybody could share it: this is all there is of it.
-    Alone(O),
-    /// Or not at all yet.
-    Flight(Flight<V, E>),
+/// What came of polling a load for the first time.
+pub(crate) enum First<T> {
+    Ready(T),
+    Pending,
+    Panicked(Box<dyn Any + Send>),
 }
 
-impl<O, V, E> From<Over<O, V, E>> for Flight<V, E>
-where
-    O: Into<Ending<V, E>>,
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
-    #[inline(always)]
-    fn from(over: Over<O, V, E>) -> Flight<V, E> {
-        match over {
-            Over::Alone(output) => Flight::alone(output.into()),
-            Over::Flight(flight) => flight,
-        }
-    }
+/// A flight that has left the table.
+pub(crate) enum Over<V, E> {
+    /// Nobody had joined, so what the load has come to is for its leader alone.
+    Alone,
+    /// Somebody had, or it could not be settled.
+    Otherwise(Unsaid<V, E>),
 }
 
-/// What is to be done with what a load gives. Most loads that are ready when they are polled first never have to be moved
-/// together with it, and it can borrow what others have to own.
-pub(crate) trait After<F: Future>: Sized {
-    /// What a load comes to that is ready at once.
-    type Now;
-    /// What becomes of one that is not.
-    type Later: Future + Unpin + Send + 'static;
-
-    fn now(self, found: F::Output) -> Self::Now;
-    fn later(self, load: Afloat<F>) -> Self::Later;
-}
-
-/// Nothing is to be done.
-pub(crate) struct AsItIs;
-
-impl<F: Future + Send + 'static> After<F> for AsItIs {
-    type Now = F::Output;
-    type Later = Afloat<F>;
-
-    #[inline(always)]
-    fn now(self, found: F::Output) -> F::Output {
-        found
-    }
-
-    fn later(self, load: Afloat<F>) -> Afloat<F> {
-        load
-    }
+/// What those aboard are still to be told.
+pub(crate) struct Unsaid<V, E> {
+    shared: Option<Arc<Shared<V, E>>>,
+    settled: Settled,
 }
 
 /// A load that was polled and stays where it is.
-pub(crate) struct Afloat<F>(Pinned<F>);
+pub(crate) struct Afloat<F>(pub(super) Pinned<F>);
 
 impl<F: Future> Future for Afloat<F> {
     type Output = F::Output;
@@ -285,36 +290,11 @@ impl<X, V, E> Settle<X> for Ending<V, E> {
     fn settle(&mut self, _: &mut X, _: impl FnOnce() -> bool) {}
 }
 
-/// What a load has come to on the way to its ending. Should it panic there, that is its ending.
-pub(super) enum Closing<O> {
-    Open(O),
-    Panicked(Box<dyn Any + Send>),
-}
+/// Whether what a load has come to could be settled; if that panicked, this is its ending.
+pub(super) type Settled = Result<(), Box<dyn Any + Send>>;
 
-impl<O> Closing<O> {
-    #[inline(always)]
-    pub(super) fn settle<X>(&mut self, kept: &mut X, is_known: impl FnOnce() -> bool)
-    where
-        O: Settle<X>,
-    {
-        if let Closing::Open(output) = self
-            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| output.settle(kept, is_known)))
-        {
-            *self = Closing::Panicked(payload);
-        }
-    }
-
-    #[inline(always)]
-    fn ending<V, E>(self) -> Ending<V, E>
-    where
-        O: Into<Ending<V, E>>,
-    {
-        let ending = match self {
-            Closing::Open(output) => catch_unwind(AssertUnwindSafe(|| output.into())),
-            Closing::Panicked(payload) => Err(payload),
-        };
-        ending.unwrap_or_else(Ending::panicked)
-    }
+fn ending_of<V, E>(output: impl Into<Ending<V, E>>, settled: Settled) -> Ending<V, E> {
+    settled.and_then(|()| catch_unwind(AssertUnwindSafe(|| output.into()))).unwrap_or_else(Ending::panicked)
 }
 
 /// A load that runs on its own and ends the flight, however it ends itself.
@@ -341,14 +321,20 @@ where
         let LoadTask { load, chain, lander, group } = &mut *self;
         let Some(running) = load else { return Poll::Ready(()) };
         let polled = nest::exactly(chain, || catch_unwind(AssertUnwindSafe(|| Pin::new(running).poll(cx))));
-        let mut closing = match polled {
+        let polled = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(output)) => Closing::Open(output),
-            Err(payload) => Closing::Panicked(payload),
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(payload),
         };
         quietly(|| *load = None);
-        group.table.shard(lander.shared.place.hash).settle(lander.shared.place, &mut closing);
-        lander.end(closing.ending());
+        let place = lander.shared.place;
+        lander.end(match polled {
+            Ok(mut output) => {
+                let settled = group.table.shard(place.hash).settle(place, &mut output);
+                ending_of(output, settled)
+            }
+            Err(payload) => Ending::panicked(payload),
+        });
         Poll::Ready(())
     }
 }

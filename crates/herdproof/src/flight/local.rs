@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Flight, Group, GroupBuilder, Stats,
+    Group, GroupBuilder, Stats,
     load::poll_caught,
     nest,
     outcome::Ending,
@@ -73,7 +73,7 @@ where
         let mut lead = self.0.lead(begun);
         let mut load = pin!(async { load().await });
         let ending: Ending<V, E> = poll_fn(|cx| nest::within(id, || poll_caught(load.as_mut(), cx))).await;
-        Flight::from(lead.over(ending)).await
+        lead.over(ending).await
     }
 
     /// How much was shared.

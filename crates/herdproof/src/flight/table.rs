@@ -3,14 +3,18 @@
 //! A flight is only ever removed by its own number. Were it removed by key, a flight that was forgotten could, at its end,
 //! remove the one that was begun after it, and a third caller would start a third load.
 
-use std::{borrow::Borrow, sync::Arc};
+use std::{
+    borrow::Borrow,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
 use super::{
     berth::Spare,
-    load::{Closing, Settle},
+    load::{Settle, Settled},
     shared::Shared,
     stats::Stats,
 };
@@ -184,12 +188,13 @@ impl<K, V, E, X> Shard<K, V, E, X> {
 
     /// Does what is to be done when the load of a flight has ended.
     #[inline(always)]
-    pub(super) fn settle<O: Settle<X>>(&mut self, place: Place, closing: &mut Closing<O>)
+    pub(super) fn settle<O: Settle<X>>(&mut self, place: Place, output: &mut O) -> Settled
     where
         K: Eq,
     {
         let Shard { kept, air } = self;
-        closing.settle(kept, || air.get_mut().is_findable(place));
+        let settle = || output.settle(kept, || air.get_mut().is_findable(place));
+        catch_unwind(AssertUnwindSafe(settle))
     }
 }
 
