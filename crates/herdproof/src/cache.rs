@@ -80,7 +80,7 @@ use admission::Admission;
 pub use batch::{Batch, GetMany};
 pub use builder::CacheBuilder;
 use engine::Engine;
-use entry::{Content, Entry, Life, Phase};
+use entry::{Content, Entry, Life, Phase, Terms};
 use get::Apart;
 pub use get::Get;
 pub use hint::Hint;
@@ -147,6 +147,8 @@ struct Inner<K, V, E> {
     /// Hashes keys for the place of each within a smear.
     places: MapHasher,
     policy: Policy,
+    /// The same for plain values.
+    terms: Terms,
     policies: Option<Policies<K>>,
     engine: Engine<K, V, E>,
     tags: Tags,
@@ -259,14 +261,14 @@ where
         let load = cache.engine.peek(&key).map_or(0, |entry| entry.life().load);
         let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
         let Some(second) = &cache.second else {
-            let (life, label) = cache.life(policy, Some(keep), now, load);
+            let (life, label) = cache.life(policy, keep, now, load);
             cache.put(key, Entry::new(life, Content::Value(value, label)));
             return;
         };
         let stored = cache.to_store(policy, value.clone(), keep, Duration::from_nanos(load));
         // The same in both tiers.
         let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
-        let (life, label) = cache.life(policy, Some(&Keep { in_memory, ..keep.clone() }), now, load);
+        let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
         cache.second_hears(|| Change::Put(key.clone(), stored));
         cache.put(key, Entry::new(life, Content::Value(value, label)));
     }
@@ -394,6 +396,9 @@ where
         }
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
+        if cache.second.is_none() && cache.limit.is_none() {
+            return self.fetch_here(hash, key, now, fallback, policy, purpose, load);
+        }
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let loads = &cache.engine.loads;
         let mut led = false;
@@ -403,57 +408,83 @@ where
             let before = prior.as_ref().and_then(|prior| prior.prior(now));
             Ok((cache.errand(key, place, policy, purpose, now, prior), before))
         };
-        let flight = match (&cache.second, &cache.limit) {
-            (None, None) => match loads.lead_placed(hash, key.clone(), Shelf::copy_of) {
-                Ok((mut lead, found)) => {
-                    let (errand, before) = match begin(lead.place(), found, key) {
-                        Ok(begun) => begun,
-                        Err(loaded) => {
-                            let known: Homecoming<K, V, E> = Homecoming::known(loaded);
-                            return Get::waiting(&cache.env, lead.over(known), fallback, patience);
-                        }
-                    };
-                    cache.tally.load();
-                    let mut berth = lead.berth();
-                    match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
-                        First::Ready(found) => {
-                            lead.leave(berth);
-                            let mut homecoming = errand.now(found);
-                            match lead.close(&mut homecoming) {
-                                Over::Alone => return Get::now(homecoming.into_loaded(), fallback, &cache.env),
-                                Over::Otherwise(unsaid) => lead.land(unsaid, homecoming),
-                            }
-                        }
-                        First::Pending => lead.go_on(errand.later(berth.into_afloat())),
-                        First::Panicked(payload) => lead.panicked(berth, payload),
-                    }
-                }
-                Err(flight) => flight,
-            },
-            (None, Some(_)) => loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
+        let flight = match &cache.second {
+            None => loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
                 let (errand, before) = begin(place, found, key).map_err(Homecoming::known)?;
                 Ok(errand.owned().run(load(before)))
             }),
-            (Some(second), _) => {
-                loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
-                    let begun = begin(place, found, key).map(|(errand, before)| (errand.owned(), load(before)));
-                    let second = Arc::clone(second);
-                    async move {
-                        match begun {
-                            Ok((errand, load)) => errand.run_landing(second, load, landing).await,
-                            Err(loaded) => {
-                                drop(landing.land(loaded));
-                                Ok(())
-                            }
+            Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
+                let begun = begin(place, found, key).map(|(errand, before)| (errand.owned(), load(before)));
+                let second = Arc::clone(second);
+                async move {
+                    match begun {
+                        Ok((errand, load)) => errand.run_landing(second, load, landing).await,
+                        Err(loaded) => {
+                            drop(landing.land(loaded));
+                            Ok(())
                         }
                     }
-                })
-            }
+                }
+            }),
         };
         if !led && purpose == Purpose::Miss {
             cache.count_join();
         }
         Get::waiting(&cache.env, flight, fallback, patience)
+    }
+
+    /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit. Then a load is begun by whoever asks for
+    /// it, and one that is ready at once has cost little more than to keep what it gives.
+    #[inline]
+    fn fetch_here<F, L>(
+        &self,
+        hash: u64,
+        key: K,
+        now: Tick,
+        fallback: Option<Got<V>>,
+        policy: Option<Box<Policy>>,
+        purpose: Purpose,
+        load: L,
+    ) -> Get<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let cache = &self.0;
+        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
+        let waiting = |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience);
+        let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::copy_of) {
+            Ok(begun) => begun,
+            Err(flight) => {
+                if purpose == Purpose::Miss {
+                    cache.count_join();
+                }
+                return waiting(flight, fallback);
+            }
+        };
+        let mut prior = None;
+        if found.is_some() {
+            match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
+                Ok(of_use) => prior = of_use,
+                Err(loaded) => return waiting(lead.over(Homecoming::<K, V, E>::known(loaded)), fallback),
+            }
+        }
+        let before = prior.as_ref().and_then(|prior| prior.prior(now));
+        let errand = cache.errand(key, lead.place(), policy, purpose, now, prior);
+        cache.tally.load();
+        let mut berth = lead.berth();
+        match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
+            First::Ready(found) => {
+                lead.leave(berth);
+                let mut homecoming = errand.now(found);
+                match lead.close(&mut homecoming) {
+                    Over::Alone => Get::now(homecoming.into_loaded(), fallback, &cache.env),
+                    Over::Otherwise(unsaid) => waiting(lead.land(unsaid, homecoming), fallback),
+                }
+            }
+            First::Pending => waiting(lead.go_on(errand.later(berth.into_afloat())), fallback),
+            First::Panicked(payload) => waiting(lead.panicked(berth, payload), fallback),
+        }
     }
 }
 

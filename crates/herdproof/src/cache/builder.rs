@@ -11,6 +11,7 @@ use super::{
     AnyError, Cache, Inner, Policies,
     admission::Admission,
     engine::{Engine, Size},
+    entry::Terms,
     hot::Sketch,
     news,
     policy::Policy,
@@ -136,6 +137,7 @@ where
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             places: env.hasher("cache/places"),
+            terms: Terms::of(&policy),
             policy,
             policies,
             engine: Engine::new(&env, size, weigh, loads),

@@ -5,7 +5,7 @@
 
 use std::{num::NonZero, sync::Arc, time::Duration};
 
-use super::{outcome::Label, tags::Tag};
+use super::{outcome::Label, policy::Policy, tags::Tag};
 use crate::env::{Tick, nanos};
 
 /// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
@@ -81,7 +81,6 @@ pub(super) struct Away(u16);
 impl Away {
     const BITS: u32 = 10;
     const BEHIND: u16 = 1 << 15;
-    pub(super) const NONE: Away = Away(0);
 
     /// The longest of these that is not longer than so many nanoseconds.
     #[inline]
@@ -223,16 +222,56 @@ impl Ends {
     }
 }
 
+/// How long before its end an entry is to be looked at first, in load times: a number with 32 bits after the point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Early(u64);
+
+impl Early {
+    pub(super) const NEVER: Early = Early(0);
+
+    pub(super) fn new(beta: f64) -> Early {
+        Early(scaled_nanos(1 << 32, beta * EARLIEST))
+    }
+
+    /// Of what is fresh for so long.
+    #[inline]
+    fn lead(self, fresh: u64, load: u64) -> Away {
+        let lead = (u128::from(load.max(SHORTEST_LOAD)) * u128::from(self.0)) >> 32;
+        Away::at_most(u64::try_from(lead).unwrap_or(u64::MAX).min(fresh / 2))
+    }
+}
+
+/// What holds for plain values, reckoned once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// How long they are fresh at most, and how much of that is left to chance.
+    fresh: u64,
+    chance: u64,
+    grace: Away,
+    early: Early,
+}
+
+impl Terms {
+    pub(super) fn of(policy: &Policy) -> Terms {
+        let fresh = nanos(policy.ttl).min(LONGEST);
+        let (grace, early) = (Away::at_least(nanos(policy.grace)), Early::new(policy.beta));
+        Terms { fresh, chance: scaled_nanos(fresh, policy.jitter), grace, early }
+    }
+
+    /// Whether chance has a share.
+    #[inline]
+    pub(super) fn has_chance(&self) -> bool {
+        self.chance > 0
+    }
+}
+
 impl Life {
     /// Of what was loaded just now.
-    #[inline]
-    pub(super) fn begin(now: Tick, fresh: u64, grace: u64, load: u64, beta: f64) -> Life {
+    pub(super) fn begin(now: Tick, fresh: u64, grace: u64, load: u64, early: Early) -> Life {
         let fresh = fresh.min(LONGEST);
         let fresh_until = after(now, fresh);
-        let lead = scaled_nanos(load.max(SHORTEST_LOAD), beta * EARLIEST).min(fresh / 2);
         // As it will be kept, so that the end is exact.
-        let lead = if beta > 0.0 { Away::at_most(lead) } else { Away::NONE };
-        Life { look_at: lead.before(fresh_until), fresh_until, fresh, grace, load }
+        Life { look_at: early.lead(fresh, load).before(fresh_until), fresh_until, fresh, grace, load }
     }
 
     /// When it was loaded, to a five hundredth of its time to live.
@@ -302,8 +341,26 @@ pub(super) fn fires(now: Tick, fresh_until: Tick, load: u64, beta: f64, draw: f6
     after(now, scaled_nanos(load.max(SHORTEST_LOAD), beta * -draw.ln())) >= fresh_until
 }
 
+impl<V, E> Entry<V, E> {
+    /// Of a plain value that was loaded just now, with this for chance: what [`new`](Entry::new) makes of a life that is as
+    /// these terms say.
+    #[inline(always)]
+    pub(super) fn plain(now: Tick, terms: Terms, draw: u64, load: u64, value: V) -> Entry<V, E> {
+        let fresh = terms.fresh - part(draw, terms.chance);
+        let left = terms.early.lead(fresh, load);
+        let times = Times::new(left, Away::at_least(fresh), terms.grace, LoadTime::new(load));
+        Entry::Value { look_at: left.before(after(now, fresh)), times, value }
+    }
+}
+
+/// As much of a number as 64 bits are of all that they can be.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half of a product")]
+fn part(bits: u64, of: u64) -> u64 {
+    ((u128::from(bits) * u128::from(of)) >> 64) as u64
+}
+
 impl<V: Clone, E> Entry<V, E> {
-    #[inline]
     pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
         let Life { look_at, fresh_until, fresh, grace, load } = life;
         let Content::Value(value, None) = content else { return Entry::Other(Arc::new(Other { life, content })) };

@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::{
     Inner,
     admission::{Admitted, Entering},
-    entry::{Content, Entry, Life, Phase, between, scaled, scaled_nanos},
+    entry::{Content, Early, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
     shelf::{Gone, Shelf},
@@ -168,7 +168,6 @@ where
     C: AsRef<Inner<K, V, E>>,
 {
     /// What came of the load, for those who wait and for memory.
-    #[inline(always)]
     pub(super) fn end(&self, ran: Ran<Load<V>, E>, span: Span) -> Parting<V, E> {
         match ran {
             Ran::Gave(found) => self.found(found, span.from, span.to),
@@ -182,34 +181,48 @@ where
         self.policy.as_deref().unwrap_or(&self.cache.as_ref().policy)
     }
 
-    #[inline(always)]
     pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
-            Load::Value(value) => (value, None),
-            Load::With(value, keep) => (value, Some(keep)),
+            Load::Value(value) => return self.found_plain(value, from, now),
+            Load::With(value, keep) => (value, keep),
             Load::Uncached(value) => {
                 return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: None };
             }
             Load::Absent(ttl) => return self.found_nothing(ttl, from, now),
         };
-        let took = Life::learn(self.prior.as_ref().map(|prior| prior.life().load), between(from, now));
-        let (life, label) = self.cache.as_ref().life(self.policy(), keep.as_ref(), now, took);
+        let (life, label) = self.cache.as_ref().life(self.policy(), &keep, now, self.took(from, now));
         let entry = Some(Entry::new(life, Content::Value(value.clone(), label)));
         Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
+    }
+
+    /// As [`found`](Errand::found), of what is most often found.
+    #[inline(always)]
+    fn found_plain(&self, value: V, from: Tick, now: Tick) -> Parting<V, E> {
+        let cache = self.cache.as_ref();
+        let terms = self.policy.as_deref().map_or(cache.terms, Terms::of);
+        let draw = if terms.has_chance() { cache.rng.bits() } else { 0 };
+        let entry = Some(Entry::plain(now, terms, draw, self.took(from, now), value.clone()));
+        Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
+    }
+
+    /// How long loads take, this one included.
+    #[inline]
+    fn took(&self, from: Tick, now: Tick) -> u64 {
+        Life::learn(self.prior.as_ref().map(|prior| prior.life().load), between(from, now))
     }
 
     fn found_nothing(&self, ttl: Option<Duration>, from: Tick, now: Tick) -> Parting<V, E> {
         let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(ttl.unwrap_or(self.policy().absent)));
         // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
         let kept = ttl > 0 || self.prior.is_some();
-        let life = || Life::begin(now, ttl, 0, between(from, now), 0.0);
+        let life = || Life::begin(now, ttl, 0, between(from, now), Early::NEVER);
         Parting { loaded: Loaded::Absent, entry: kept.then(|| Entry::new(life(), Content::Absent)) }
     }
 
     fn failed(&self, error: Arc<E>, now: Tick) -> Parting<V, E> {
         let remembered = || {
             let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(self.policy().failed));
-            let life = Life::begin(now, ttl, 0, 0, 0.0);
+            let life = Life::begin(now, ttl, 0, 0, Early::NEVER);
             (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, Content::Failed(Arc::clone(&error))))
         };
         let entry = self.put_off(now).or_else(remembered);
@@ -252,7 +265,10 @@ where
     #[inline(always)]
     pub(super) fn now(self, found: Result<Load<V>, E>) -> Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>> {
         let span = Span { from: self.asked, to: self.cache.env.coarse() };
-        let parting = self.end(self.cache.came_to(Some(found)), span);
+        let parting = match found {
+            Ok(Load::Value(value)) => self.found_plain(value, span.from, span.to),
+            found => self.end(self.cache.came_to(Some(found)), span),
+        };
         self.come_home(parting)
     }
 
@@ -374,18 +390,7 @@ impl<K, V, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    #[inline(always)]
-    pub(super) fn life(
-        &self,
-        policy: &Policy,
-        keep: Option<&Keep>,
-        now: Tick,
-        load: u64,
-    ) -> (Life, Option<Arc<Label>>) {
-        let Some(keep) = keep else {
-            let ttl = self.jittered_nanos(policy, nanos(policy.ttl));
-            return (Life::begin(now, ttl, nanos(policy.grace), load, policy.beta), None);
-        };
+    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>) {
         let own = |ttl: Option<Duration>| self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.ttl)));
         let ttl = keep.in_memory.map_or_else(|| own(keep.ttl), nanos);
         let grace = keep.grace.unwrap_or(policy.grace);
@@ -394,11 +399,10 @@ impl<K, V, E> Inner<K, V, E> {
             Some(_) => self.tags.birth(now, now + Duration::from_nanos(ttl) + grace.max(policy.keep)),
             None => now,
         };
-        (Life::begin(born, ttl, nanos(grace), load, policy.beta), label)
+        (Life::begin(born, ttl, nanos(grace), load, Early::new(policy.beta)), label)
     }
 
     /// Counts a failure.
-    #[inline(always)]
     fn came_to<T>(&self, outcome: Option<Result<T, E>>) -> Ran<T, E> {
         match outcome {
             Some(Ok(found)) => Ran::Gave(found),

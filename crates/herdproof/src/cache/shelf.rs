@@ -403,7 +403,7 @@ mod tests {
     use std::{collections::HashMap, ops::Range};
 
     use super::{
-        super::entry::{Content, Life},
+        super::entry::{Content, Early, Life},
         *,
     };
     use crate::env::{Env, Tick, sim::Sim};
@@ -459,7 +459,7 @@ mod tests {
     }
 
     fn entry(value: u64) -> Entry<u64, ()> {
-        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, 0.0);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, Early::NEVER);
         Entry::new(life, Content::Value(value, None))
     }
 

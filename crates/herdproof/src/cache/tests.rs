@@ -789,16 +789,16 @@ fn times_survive_being_kept_in_little_room() {
     let kept = |life| Entry::<u32, String>::new(life, Content::Value(1, None)).life();
     for ttl in [MS, 17 * MS, SEC, 60 * SEC, 3_601 * SEC, 86_400 * SEC, 1_000 * 86_400 * SEC] {
         let ttl = ttl + Duration::from_nanos(123);
-        let life = Life::begin(now, nanos(ttl), nanos(5 * ttl), nanos(80 * MS), 1.0);
+        let life = Life::begin(now, nanos(ttl), nanos(5 * ttl), nanos(80 * MS), entry::Early::new(1.0));
         let kept = kept(life);
         assert_eq!((kept.look_at, kept.fresh_until), (life.look_at, now + ttl), "its end is exact");
         assert!(kept.born() <= now && now - kept.born() <= MS + ttl / 500, "{ttl:?}: {:?}", kept.born());
         let grace = Duration::from_nanos(kept.grace);
         assert!(grace >= 5 * ttl && grace <= MS + 5 * ttl + ttl / 100, "{ttl:?}: {grace:?}");
     }
-    let life = Life::begin(now, nanos(60 * SEC), nanos(300 * SEC), nanos(80 * MS), 1.0);
+    let life = Life::begin(now, nanos(60 * SEC), nanos(300 * SEC), nanos(80 * MS), entry::Early::new(1.0));
     assert_eq!(life.look_at, now + 59_200 * MS, "ten load times before the end");
-    let short = Life::begin(now, nanos(SEC), 0, nanos(SEC), 1.0);
+    let short = Life::begin(now, nanos(SEC), 0, nanos(SEC), entry::Early::new(1.0));
     assert_eq!(short.look_at, now + 500 * MS, "but not before half of its life");
     let put_off = life.put_off(now + 61 * SEC, 2 * SEC, Duration::ZERO);
     assert_eq!((put_off.look_at, put_off.fresh_until), (now + 63 * SEC, now + 60 * SEC));
@@ -809,6 +809,29 @@ fn times_survive_being_kept_in_little_room() {
     assert!(long > now + 36_000 * SEC, "it is put off in any case");
     let early = life.put_off(now + 57 * SEC, SEC, Duration::ZERO);
     assert_eq!(kept(early).fresh_until, now + 60 * SEC);
+}
+
+#[test]
+fn a_plain_value_lives_as_long_as_one_of_which_more_is_said() {
+    let rng = Sim::new(1).env().rng("lives");
+    for _ in 0..1_000 {
+        let time = |most: Duration| rng.between(Duration::ZERO, most);
+        let (ttl, grace, load) = (time(10_000 * SEC), time(100 * SEC), time(SEC));
+        let policy = Policy::new(ttl).grace(grace).early(4.0 * rng.unit()).jitter(0.0);
+        let now = Tick::ZERO + time(1_000 * SEC);
+        let early = entry::Early::new(policy.beta);
+        let life = Life::begin(now, nanos(ttl), nanos(grace), nanos(load), early);
+        let said = Entry::<u32, String>::new(life, Content::Value(1, None));
+        let plain = Entry::<u32, String>::plain(now, Terms::of(&policy), 0, nanos(load), 1);
+        assert_eq!(plain.life(), said.life(), "{policy:?}");
+        // Chance takes what it may, and no more.
+        let terms = Terms::of(&policy.jitter(0.25));
+        let end = |draw| Entry::<u32, String>::plain(now, terms, draw, nanos(load), 1).life().fresh_until;
+        let least = now + ttl.mul_f64(0.75);
+        assert!(end(u64::MAX) - least < MS && least - end(u64::MAX) < MS && end(0) == now + ttl, "{ttl:?}");
+    }
+    let endless = Entry::<u32, String>::plain(Tick::ZERO, Terms::of(&Policy::new(Duration::MAX)), 0, u64::MAX, 1);
+    assert!(endless.life().fresh_until > Tick::ZERO + 30 * 365 * 86_400 * SEC);
 }
 
 /// Whoever leads a flight and finds that somebody was quicker says what is there, not that it was loaded just now.
@@ -824,8 +847,8 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
             _ => panic!("it is there"),
         }
     };
-    let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), 0.0);
-    let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), 0.0);
+    let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
+    let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
     assert_eq!(way(fresh), Way::Memory);
     assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
 }

@@ -4,7 +4,7 @@ use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Dura
 
 use super::{
     Inner,
-    entry::{Content, Entry, Life, Phase, before, between},
+    entry::{Content, Early, Entry, Life, Phase, before, between},
     load::{Errand, Loaded, Purpose, Ran, Way},
     outcome::{Keep, Load},
     policy::Policy,
@@ -272,7 +272,7 @@ where
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
         let Held { age, left, past, grace, load, .. } = *held;
         let left = left.min(most);
-        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), self.policy().beta);
+        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), Early::new(self.policy().beta));
         if left.is_zero() {
             life.fresh_until = before(at, nanos(past));
             life.look_at = life.fresh_until;
