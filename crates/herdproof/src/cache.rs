@@ -86,7 +86,7 @@ pub use get::Get;
 pub use hint::Hint;
 pub use hot::HotKey;
 use hot::Sketch;
-use load::{Errand, Homecoming, Loaded, Plain, Purpose, Way, spanned};
+use load::{Errand, Filling, Homecoming, Loaded, Plain, Purpose, Way, spanned};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
@@ -466,24 +466,38 @@ where
         if found.is_some() {
             match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
                 Ok(of_use) => prior = of_use,
-                Err(loaded) => return waiting(lead.over(Homecoming::<K, V, E>::known(loaded)), fallback),
+                Err(loaded) => return waiting(lead.over(Homecoming::known(loaded)), fallback),
             }
         }
         let before = prior.as_ref().and_then(|prior| prior.prior(now));
-        let errand = cache.errand(key, lead.place(), policy, purpose, now, prior);
+        let (place, mark) = (lead.place(), cache.tags.mark());
         cache.tally.load();
         let mut berth = lead.berth();
-        match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
-            First::Ready(found) => {
-                lead.leave(berth);
-                let mut homecoming = errand.now(found);
-                match lead.close(&mut homecoming) {
-                    Over::Alone => Get::now(homecoming.into_loaded(), fallback, &cache.env),
-                    Over::Otherwise(unsaid) => waiting(lead.land(unsaid, homecoming), fallback),
-                }
+        let found = match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
+            First::Ready(found) => found,
+            First::Pending => {
+                let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
+                return waiting(lead.go_on(errand.later(berth.into_afloat())), fallback);
             }
-            First::Pending => waiting(lead.go_on(errand.later(berth.into_afloat())), fallback),
-            First::Panicked(payload) => waiting(lead.panicked(berth, payload), fallback),
+            First::Panicked(payload) => return waiting(lead.panicked(berth, payload), fallback),
+        };
+        lead.leave(berth);
+        let Ok(Load::Value(value)) = found else {
+            let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
+            return waiting(lead.over(errand.now(found)), fallback);
+        };
+        let born = cache.env.coarse();
+        let entry = cache.plain(policy.as_deref(), load::took(prior.as_ref(), now, born), born, value.clone());
+        let mut filling = Filling::new(cache, key, place, mark, entry);
+        match lead.close(&mut filling) {
+            Over::Alone => {
+                filling.tell();
+                Get::hit(Got::new(value, Source::Loaded, born, born))
+            }
+            Over::Otherwise(unsaid) => {
+                let loaded = Loaded::Value { value, born, way: Way::Loaded };
+                waiting(lead.land(unsaid, Homecoming::new(loaded, filling)), fallback)
+            }
         }
     }
 }

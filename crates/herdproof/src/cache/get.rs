@@ -95,19 +95,6 @@ where
         })
     }
 
-    /// What was loaded for this caller, and for nobody else.
-    #[inline(always)]
-    pub(super) fn now(loaded: Loaded<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
-        match loaded {
-            Loaded::Value { value, born, way: Way::Loaded } => Get::hit(Got::new(value, Source::Loaded, born, born)),
-            loaded => Get::resolved(resolve(Ok(Landed::alone(loaded)), fallback, env)),
-        }
-    }
-
-    fn resolved(answer: Result<Got<V>, GetError<E>>) -> Get<V, E> {
-        answer.map_or_else(Get::failed, Get::hit)
-    }
-
     /// Waits for a flight; with something to serve instead, until then at most.
     pub(super) fn waiting(
         env: &Env,
@@ -116,7 +103,7 @@ where
         patience: Option<Tick>,
     ) -> Get<V, E> {
         match flight.at_once() {
-            Ok(landed) => Get::resolved(resolve(landed, fallback, env)),
+            Ok(landed) => resolve(landed, fallback, env).map_or_else(Get::failed, Get::hit),
             Err(flight) => {
                 let patience = patience.filter(|_| fallback.is_some()).map(|at| env.sleep_until(at));
                 let waiting = Waiting { env: env.clone(), flight, fallback, patience };

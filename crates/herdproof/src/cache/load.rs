@@ -146,11 +146,9 @@ where
 
     /// Keeps it, unless it is out of date, before the flight ends.
     pub(super) fn fill(&self, entry: Entry<V, E>) {
-        let (cache, hash) = (&*self.cache, self.place.hash);
-        let mut cargo = Some(Cargo { key: self.key.clone(), entry, hash, mark: self.mark });
-        let mut gone = Gone::default();
-        cache.engine.loads.unless_forgotten(self.place, |shelf| cache.fill_in(shelf, &mut cargo, &mut gone));
-        cache.count_filled(cargo.as_ref(), &gone);
+        let mut filling = Filling::new(&self.cache, self.key.clone(), self.place, self.mark, entry);
+        self.cache.engine.loads.unless_forgotten(self.place, |shelf| filling.put_in(shelf));
+        filling.tell();
     }
 }
 
@@ -183,7 +181,10 @@ where
 
     pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
-            Load::Value(value) => return self.found_plain(value, from, now),
+            Load::Value(value) => {
+                let entry = self.cache.as_ref().plain(self.policy.as_deref(), self.took(from, now), now, value.clone());
+                return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: Some(entry) };
+            }
             Load::With(value, keep) => (value, keep),
             Load::Uncached(value) => {
                 return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: None };
@@ -195,20 +196,10 @@ where
         Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
     }
 
-    /// As [`found`](Errand::found), of what is most often found.
-    #[inline(always)]
-    fn found_plain(&self, value: V, from: Tick, now: Tick) -> Parting<V, E> {
-        let cache = self.cache.as_ref();
-        let terms = self.policy.as_deref().map_or(cache.terms, Terms::of);
-        let draw = if terms.has_chance() { cache.rng.bits() } else { 0 };
-        let entry = Some(Entry::plain(now, terms, draw, self.took(from, now), value.clone()));
-        Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
-    }
-
     /// How long loads take, this one included.
     #[inline]
     fn took(&self, from: Tick, now: Tick) -> u64 {
-        Life::learn(self.prior.as_ref().map(|prior| prior.life().load), between(from, now))
+        took(self.prior.as_ref(), from, now)
     }
 
     fn found_nothing(&self, ttl: Option<Duration>, from: Tick, now: Tick) -> Parting<V, E> {
@@ -242,16 +233,9 @@ where
     }
 
     /// At its end, with all that is to be kept.
-    #[inline(always)]
     fn come_home(self, Parting { loaded, entry }: Parting<V, E>) -> Homecoming<K, V, E, C> {
         let Errand { cache, key, place, mark, .. } = self;
-        match entry {
-            Some(entry) => {
-                let cargo = Some(Cargo { key, entry, hash: place.hash, mark });
-                Homecoming { loaded, cache: Some(cache), cargo, gone: Gone::default() }
-            }
-            None => Homecoming::known(loaded),
-        }
+        Homecoming { loaded, filling: entry.map(|entry| Filling::new(cache, key, place, mark, entry)) }
     }
 }
 
@@ -262,13 +246,9 @@ where
     E: Send + Sync + 'static,
 {
     /// Of a load without a gate that was ready at once.
-    #[inline(always)]
     pub(super) fn now(self, found: Result<Load<V>, E>) -> Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>> {
         let span = Span { from: self.asked, to: self.cache.env.coarse() };
-        let parting = match found {
-            Ok(Load::Value(value)) => self.found_plain(value, span.from, span.to),
-            found => self.end(self.cache.came_to(Some(found)), span),
-        };
+        let parting = self.end(self.cache.came_to(Some(found)), span);
         self.come_home(parting)
     }
 
@@ -277,6 +257,12 @@ where
         let trip = Trip::under_way(self.purpose, self.asked, self.policy().load_timeout, load);
         Run { trip, errand: Some(self.owned()) }
     }
+}
+
+/// How long loads take, this one included, if this was there before.
+#[inline]
+pub(super) fn took<V: Clone, E>(prior: Option<&Entry<V, E>>, from: Tick, now: Tick) -> u64 {
+    Life::learn(prior.map(|prior| prior.life().load), between(from, now))
 }
 
 /// What a load has come to: for those who wait, and for memory.
@@ -302,64 +288,111 @@ where
     }
 }
 
-/// An entry on its way into memory.
-struct Cargo<K, V, E> {
-    key: K,
-    entry: Entry<V, E>,
+/// An entry on its way into memory. What is out of date, or had to make room, stays in here until no lock is held.
+pub(super) struct Filling<K, V, E, C = Arc<Inner<K, V, E>>> {
+    cache: C,
+    /// Absent once it is in.
+    cargo: Option<(K, Entry<V, E>)>,
     hash: u64,
+    /// Which tags had been expired when its load began.
     mark: Mark,
-}
-
-/// A load at its end: what it has come to is put in when the flight ends, under the same lock. What is out of date, or had to
-/// make room, stays in here until the lock is not held.
-pub(super) struct Homecoming<K, V, E, C = Arc<Inner<K, V, E>>> {
-    loaded: Loaded<V, E>,
-    /// Absent if there is nothing to put in.
-    cache: Option<C>,
-    cargo: Option<Cargo<K, V, E>>,
     gone: Gone<K, V, E>,
 }
 
-impl<K, V, E, C> Homecoming<K, V, E, C> {
-    /// With nothing to put in.
-    #[inline]
-    pub(super) fn known(loaded: Loaded<V, E>) -> Homecoming<K, V, E, C> {
-        Homecoming { loaded, cache: None, cargo: None, gone: Gone::default() }
+impl<K, V, E, C> Filling<K, V, E, C> {
+    #[inline(always)]
+    pub(super) fn new(cache: C, key: K, place: Place, mark: Mark, entry: Entry<V, E>) -> Filling<K, V, E, C> {
+        Filling { cache, cargo: Some((key, entry)), hash: place.hash, mark, gone: Gone::default() }
     }
 }
 
-impl<K, V, E, C: AsRef<Inner<K, V, E>>> Homecoming<K, V, E, C> {
-    /// What it has come to, once it is over.
+impl<K, V, E, C> Filling<K, V, E, C>
+where
+    C: AsRef<Inner<K, V, E>>,
+{
+    /// Keeps the entry, unless one of its tags has expired since the load began. Only if the key was neither invalidated nor
+    /// set since then: whoever does that hides the flight and changes the entry under one lock; under the same lock it is seen
+    /// whether the flight was hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in
+    /// is removed.
     #[inline(always)]
-    pub(super) fn into_loaded(self) -> Loaded<V, E> {
-        if let Some(cache) = &self.cache {
-            cache.as_ref().count_filled(self.cargo.as_ref(), &self.gone);
+    fn put_in(&mut self, shelf: &mut Shelf<K, V, E>)
+    where
+        K: Hash + Eq,
+        V: Clone,
+    {
+        let cache = self.cache.as_ref();
+        let is_current = |cargo: &mut (K, Entry<V, E>)| !cache.tags.expired_since(cargo.1.tags(), self.mark);
+        if let Some((key, entry)) = self.cargo.take_if(is_current) {
+            shelf.put(self.hash, key, entry, &cache.engine.scales, &mut self.gone);
         }
-        self.loaded
+    }
+
+    /// Counts what became of it: it was put in, or is there still.
+    #[inline(always)]
+    pub(super) fn tell(&self) {
+        let cache = self.cache.as_ref();
+        if self.cargo.is_some() {
+            count(&cache.tally.fenced);
+            cache.env.tell(&Event::Fenced);
+        } else {
+            cache.count_put(&self.gone);
+        }
+    }
+}
+
+/// It is put in when the flight ends, under the same lock.
+impl<K, V, E, C> Settle<Shelf<K, V, E>> for Filling<K, V, E, C>
+where
+    K: Hash + Eq,
+    V: Clone,
+    C: AsRef<Inner<K, V, E>>,
+{
+    #[inline(always)]
+    fn settle(&mut self, shelf: &mut Shelf<K, V, E>, is_known: impl FnOnce() -> bool) {
+        if is_known() {
+            self.put_in(shelf);
+        }
+    }
+}
+
+/// A load at its end: for those who wait, and for memory, if there is anything to keep.
+pub(super) struct Homecoming<K, V, E, C = Arc<Inner<K, V, E>>> {
+    loaded: Loaded<V, E>,
+    filling: Option<Filling<K, V, E, C>>,
+}
+
+impl<K, V, E, C> Homecoming<K, V, E, C> {
+    pub(super) fn new(loaded: Loaded<V, E>, filling: Filling<K, V, E, C>) -> Homecoming<K, V, E, C> {
+        Homecoming { loaded, filling: Some(filling) }
+    }
+}
+
+impl<K, V, E> Homecoming<K, V, E> {
+    /// With nothing to keep.
+    pub(super) fn known(loaded: Loaded<V, E>) -> Homecoming<K, V, E> {
+        Homecoming { loaded, filling: None }
     }
 }
 
 impl<K, V, E, C> Settle<Shelf<K, V, E>> for Homecoming<K, V, E, C>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
+    K: Hash + Eq,
+    V: Clone,
     C: AsRef<Inner<K, V, E>>,
 {
-    #[inline(always)]
     fn settle(&mut self, shelf: &mut Shelf<K, V, E>, is_known: impl FnOnce() -> bool) {
-        if let Some(cache) = &self.cache
-            && is_known()
-        {
-            cache.as_ref().fill_in(shelf, &mut self.cargo, &mut self.gone);
+        if let Some(filling) = &mut self.filling {
+            filling.settle(shelf, is_known);
         }
     }
 }
 
 impl<K, V, E, C: AsRef<Inner<K, V, E>>> From<Homecoming<K, V, E, C>> for Ending<Loaded<V, E>, Infallible> {
-    #[inline(always)]
     fn from(homecoming: Homecoming<K, V, E, C>) -> Self {
-        Ending::Value(homecoming.into_loaded())
+        if let Some(filling) = &homecoming.filling {
+            filling.tell();
+        }
+        Ending::Value(homecoming.loaded)
     }
 }
 
@@ -387,6 +420,14 @@ impl<K, V, E> Inner<K, V, E> {
     #[inline]
     fn jittered_nanos(&self, policy: &Policy, time: u64) -> u64 {
         if policy.jitter > 0.0 { scaled_nanos(time, 1.0 - policy.jitter * self.rng.unit()) } else { time }
+    }
+
+    /// What is kept of a plain value that was loaded just now.
+    #[inline(always)]
+    pub(super) fn plain(&self, own: Option<&Policy>, took: u64, now: Tick, value: V) -> Entry<V, E> {
+        let terms = own.map_or(self.terms, Terms::of);
+        let draw = if terms.has_chance() { self.rng.bits() } else { 0 };
+        Entry::plain(now, terms, draw, took, value)
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
@@ -589,36 +630,8 @@ impl<V, E, F: Future<Output = Result<V, E>>> Future for Plain<F> {
     }
 }
 
-impl<K, V, E> Inner<K, V, E>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
-    /// Keeps an entry, unless one of its tags has expired since the load began. Only if the key was neither invalidated nor set
-    /// since then: whoever does that hides the flight and changes the entry under one lock; under the same lock it is seen
-    /// whether the flight was hidden, and the entry put in. So either it is hidden and nothing is put in, or what was put in
-    /// is removed.
-    #[inline(always)]
-    fn fill_in(&self, shelf: &mut Shelf<K, V, E>, cargo: &mut Option<Cargo<K, V, E>>, gone: &mut Gone<K, V, E>) {
-        let is_current = |cargo: &mut Cargo<K, V, E>| !self.tags.expired_since(cargo.entry.tags(), cargo.mark);
-        if let Some(Cargo { key, entry, hash, .. }) = cargo.take_if(is_current) {
-            shelf.put(hash, key, entry, &self.engine.scales, gone);
-        }
-    }
-}
-
 impl<K, V, E> Inner<K, V, E> {
-    /// Counts what became of an entry: it was put in, or is there still.
-    fn count_filled(&self, left: Option<&Cargo<K, V, E>>, gone: &Gone<K, V, E>) {
-        if left.is_some() {
-            count(&self.tally.fenced);
-            self.env.tell(&Event::Fenced);
-        } else {
-            self.count_put(gone);
-        }
-    }
-
+    #[inline]
     pub(super) fn count_put(&self, gone: &Gone<K, V, E>) {
         let evicted = gone.evicted;
         if evicted > 0 {

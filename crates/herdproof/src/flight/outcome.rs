@@ -22,7 +22,7 @@ pub struct Landed<V> {
 
 impl<V> Landed<V> {
     /// For the one caller of a load that was ready at once.
-    pub(crate) fn alone(value: V) -> Landed<V> {
+    pub(super) fn alone(value: V) -> Landed<V> {
         Landed { value, led: true, shared: false, waited: Duration::ZERO }
     }
 }
