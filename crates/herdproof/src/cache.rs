@@ -141,9 +141,21 @@ struct Due {
     seen: Tick,
 }
 
+/// What somebody is about to load.
+struct Sought<K> {
+    hash: u64,
+    key: K,
+    now: Tick,
+    /// Of this key alone.
+    policy: Option<Box<Policy>>,
+    purpose: Purpose,
+}
+
 struct Inner<K, V, E> {
     env: Env,
     rng: Rng,
+    /// For how long what was loaded lives: the draw of a load is that of its number.
+    lives: Rng,
     /// Hashes keys for the place of each within a smear.
     places: MapHasher,
     policy: Policy,
@@ -376,6 +388,7 @@ where
     }
 
     /// Loads what has to be waited for, or joins whoever does.
+    #[inline(always)]
     fn fetch<Q, F, L>(
         &self,
         (hash, key): (u64, &Q),
@@ -397,8 +410,20 @@ where
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
         if cache.second.is_none() && cache.limit.is_none() {
-            return self.fetch_here(hash, key, now, fallback, policy, purpose, load);
+            self.fetch_here(Sought { hash, key, now, policy, purpose }, fallback, load)
+        } else {
+            self.fetch_through(Sought { hash, key, now, policy, purpose }, fallback, load)
         }
+    }
+
+    /// As [`fetch`](Cache::fetch), through a gate or from a second tier.
+    #[inline(never)]
+    fn fetch_through<F, L>(&self, sought: Sought<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let (cache, Sought { hash, key, now, policy, purpose }) = (&self.0, sought);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let loads = &cache.engine.loads;
         let mut led = false;
@@ -435,24 +460,16 @@ where
 
     /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit. Then a load is begun by whoever asks for
     /// it, and one that is ready at once has cost little more than to keep what it gives.
-    #[inline]
-    fn fetch_here<F, L>(
-        &self,
-        hash: u64,
-        key: K,
-        now: Tick,
-        fallback: Option<Got<V>>,
-        policy: Option<Box<Policy>>,
-        purpose: Purpose,
-        load: L,
-    ) -> Get<V, E>
+    #[inline(never)]
+    fn fetch_here<F, L>(&self, sought: Sought<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let cache = &self.0;
-        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
-        let waiting = |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience);
+        let (cache, Sought { hash, key, now, policy, purpose }) = (&self.0, sought);
+        let patience = cache.policy(policy.as_deref()).patience;
+        let waiting =
+            |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience.map(|patience| now + patience));
         let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::copy_of) {
             Ok(begun) => begun,
             Err(flight) => {
@@ -487,7 +504,7 @@ where
             return waiting(lead.over(errand.now(found)), fallback);
         };
         let born = cache.env.coarse();
-        let entry = cache.plain(policy.as_deref(), load::took(prior.as_ref(), now, born), born, value.clone());
+        let entry = cache.plain(policy.as_deref(), place, load::took(prior.as_ref(), now, born), born, value.clone());
         let mut filling = Filling::new(cache, key, place, mark, entry);
         match lead.close(&mut filling) {
             Over::Alone => {

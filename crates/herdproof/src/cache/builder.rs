@@ -136,6 +136,7 @@ where
         let loads = Group::builder(&env).abandon(abandon).max_followers(max_followers);
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
+            lives: env.rng("cache/lives"),
             places: env.hasher("cache/places"),
             terms: Terms::of(&policy),
             policy,

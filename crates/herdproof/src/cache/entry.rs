@@ -257,12 +257,6 @@ impl Terms {
         let (grace, early) = (Away::at_least(nanos(policy.grace)), Early::new(policy.beta));
         Terms { fresh, chance: scaled_nanos(fresh, policy.jitter), grace, early }
     }
-
-    /// Whether chance has a share.
-    #[inline]
-    pub(super) fn has_chance(&self) -> bool {
-        self.chance > 0
-    }
 }
 
 impl Life {

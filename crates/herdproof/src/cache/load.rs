@@ -182,7 +182,13 @@ where
     pub(super) fn found(&self, found: Load<V>, from: Tick, now: Tick) -> Parting<V, E> {
         let (value, keep) = match found {
             Load::Value(value) => {
-                let entry = self.cache.as_ref().plain(self.policy.as_deref(), self.took(from, now), now, value.clone());
+                let entry = self.cache.as_ref().plain(
+                    self.policy.as_deref(),
+                    self.place,
+                    self.took(from, now),
+                    now,
+                    value.clone(),
+                );
                 return Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry: Some(entry) };
             }
             Load::With(value, keep) => (value, keep),
@@ -424,10 +430,9 @@ impl<K, V, E> Inner<K, V, E> {
 
     /// What is kept of a plain value that was loaded just now.
     #[inline(always)]
-    pub(super) fn plain(&self, own: Option<&Policy>, took: u64, now: Tick, value: V) -> Entry<V, E> {
+    pub(super) fn plain(&self, own: Option<&Policy>, place: Place, took: u64, now: Tick, value: V) -> Entry<V, E> {
         let terms = own.map_or(self.terms, Terms::of);
-        let draw = if terms.has_chance() { self.rng.bits() } else { 0 };
-        Entry::plain(now, terms, draw, took, value)
+        Entry::plain(now, terms, self.lives.nth(place.number), took, value)
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.

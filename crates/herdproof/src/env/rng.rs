@@ -44,6 +44,13 @@ impl Rng {
         draw(self.key, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The 64 random bits of this number, for who has a number: nothing is counted. A stream is for this or for the other
+    /// draws, not for both.
+    #[inline]
+    pub(crate) fn nth(&self, number: u64) -> u64 {
+        draw(self.key, number)
+    }
+
     /// Uniform in `0..n`; 0 if `n` is 0. The bias is at most `n / 2^64`.
     #[inline]
     pub fn below(&self, n: u64) -> u64 {

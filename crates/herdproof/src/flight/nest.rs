@@ -57,7 +57,7 @@ pub(super) fn is_inside(id: FlightId) -> bool {
 }
 
 /// Runs `load` inside one flight more.
-#[inline]
+#[inline(always)]
 pub(super) fn within<T>(id: FlightId, load: impl FnOnce() -> T) -> T {
     struct Leave(Option<FlightId>);
     impl Drop for Leave {

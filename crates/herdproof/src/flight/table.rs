@@ -142,7 +142,8 @@ pub(super) struct Begun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) hash: u64,
-    pub(super) number: u64,
+    /// No other flight of the group has this one.
+    pub(crate) number: u64,
 }
 
 impl<K: Eq, V, E, X> Table<K, V, E, X> {
