@@ -372,11 +372,11 @@ where
         };
         let loads = &cache.engine.loads;
         let flight = match &cache.second {
-            None => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| {
+            None => loads.run_if_idle(key.clone(), Shelf::before_load, |place, found| {
                 let (errand, load) = begin(place, found, key).map_err(Homecoming::known)?;
                 Ok(errand.run(load))
             }),
-            Some(second) => loads.run_if_idle(key.clone(), Shelf::copy_of, |place, found| {
+            Some(second) => loads.run_if_idle(key.clone(), Shelf::before_load, |place, found| {
                 let (errand, load) = begin(place, found, key).map_err(Ok)?;
                 let second = Arc::clone(second);
                 Ok(async move { Ok(errand.run_through(second, load, &mut Ashore::Nobody).await) })
@@ -434,11 +434,11 @@ where
             Ok((cache.errand(key, place, policy, purpose, now, prior), before))
         };
         let flight = match &cache.second {
-            None => loads.run_placed(hash, key.clone(), Shelf::copy_of, |place, found| {
+            None => loads.run_placed(hash, key.clone(), Shelf::before_load, |place, found| {
                 let (errand, before) = begin(place, found, key).map_err(Homecoming::known)?;
                 Ok(errand.owned().run(load(before)))
             }),
-            Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::copy_of, |place, found, landing| {
+            Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::before_load, |place, found, landing| {
                 let begun = begin(place, found, key).map(|(errand, before)| (errand.owned(), load(before)));
                 let second = Arc::clone(second);
                 async move {
@@ -470,7 +470,7 @@ where
         let patience = cache.policy(policy.as_deref()).patience;
         let waiting =
             |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience.map(|patience| now + patience));
-        let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::copy_of) {
+        let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::before_load) {
             Ok(begun) => begun,
             Err(flight) => {
                 if purpose == Purpose::Miss {

@@ -105,6 +105,9 @@ struct Inner<K, V, E, X> {
     home: Weak<dyn Home>,
 }
 
+/// A flight to be led, with what was kept when it began, or a seat in one that is under way.
+type Led<'a, K, V, E, X, R> = Result<(Lead<'a, K, V, E, X>, R), Flight<V, E>>;
+
 /// What came of asking to be let into a flight.
 enum Joining {
     Aboard {
@@ -292,14 +295,14 @@ where
         self.0.table.shard(hash).air().forget(hash, key)
     }
 
-    /// A flight to be led, with what was kept when it began, or a seat in one that is under way.
+    /// Joins the load of this key, or gives the lead of a flight to whoever asks.
     #[inline(always)]
     pub(crate) fn lead_placed<R>(
         &self,
         hash: u64,
         key: K,
         look: impl FnOnce(&X, u64, &K) -> R,
-    ) -> Result<(Lead<'_, K, V, E, X>, R), Flight<V, E>> {
+    ) -> Led<'_, K, V, E, X, R> {
         self.0.board(hash, key, look).map(|(begun, seen)| (self.lead(begun), seen))
     }
 

@@ -73,6 +73,7 @@ pub mod retry;
 pub mod schedule;
 pub mod shed;
 pub mod shield;
+mod soon;
 mod sync;
 pub mod throttle;
 pub mod tier;

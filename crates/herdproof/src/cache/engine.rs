@@ -19,7 +19,7 @@ use crate::{
 
 /// How many entries a shelf is for, if they are not weighed: about as many as fit into its table before that grows. What
 /// takes longest, to lay it out anew, takes as long in a large cache as in a small one.
-const FULL: usize = 6000;
+const FULL: usize = 5600;
 /// A shelf for fewer would be uneven.
 const FEW: usize = 32;
 /// More shelves than this would take much memory in a cache that has no bound in practice.

@@ -349,7 +349,6 @@ impl<V, E> Entry<V, E> {
 
 /// As much of a number as 64 bits are of all that they can be.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of a product")]
 fn part(bits: u64, of: u64) -> u64 {
     ((u128::from(bits) * u128::from(of)) >> 64) as u64
 }

@@ -23,7 +23,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::entry::Entry;
-use crate::env::MapHasher;
+use crate::{env::MapHasher, soon::soon};
 
 /// The percentage that is for entries that have settled.
 const SETTLED: u64 = 97;
@@ -49,8 +49,9 @@ pub(super) struct Shelf<K, V, E> {
     items: HashTable<Item<K, V, E>>,
     /// How often the item of a bucket was used. Apart from the items, of which more lie in a cache line without it.
     uses: Box<[AtomicU8]>,
-    /// The buckets of newcomers, the oldest first. Some may have been taken away since, and others come in their place.
-    newcomers: VecDeque<usize>,
+    /// The buckets of newcomers with their hashes, the oldest first. Some may have been taken away since, and others come in
+    /// their place.
+    newcomers: VecDeque<(usize, u64)>,
     /// Traces of what had to go, in the places that hashes give them, the latest of each place first. None before anything had
     /// to go; then about as many as there are entries.
     traces: Box<[[u16; 4]]>,
@@ -121,9 +122,32 @@ where
         self.items.find(hash, |item| is(&item.key)).map(|item| &item.entry)
     }
 
-    /// A copy of the entry of a key, not as a use of it.
-    pub(super) fn copy_of(&self, hash: u64, key: &K) -> Option<Entry<V, E>> {
-        self.peek(hash, |other| other == key).cloned()
+    /// A copy of the entry of a key that is about to be loaded, not as a use of it.
+    #[inline(always)]
+    pub(super) fn before_load(&self, hash: u64, key: &K) -> Option<Entry<V, E>> {
+        let found = self.peek(hash, |other| other == key).cloned();
+        if found.is_none() {
+            self.will_put(hash);
+        }
+        found
+    }
+
+    /// Something with this hash will be put in. What is looked at then is somewhere in memory, and this fetches it.
+    #[inline(always)]
+    fn will_put(&self, hash: u64) {
+        let places = self.traces.len();
+        if places == 0 {
+            return;
+        }
+        soon(&self.traces[trace(hash, places).0]);
+        if self.weight >= self.room
+            && let Some((oldest, its_hash)) = self.newcomers.front()
+            && let Some(item) = self.items.get_bucket(*oldest)
+        {
+            soon(item);
+            soon(&self.uses[*oldest]);
+            soon(&self.traces[trace(*its_hash, places).0]);
+        }
     }
 
     /// As [`peek`](Shelf::peek), and a use of the entry.
@@ -176,7 +200,7 @@ where
             if settles {
                 self.settled_weight = self.settled_weight.saturating_add(weight);
             } else {
-                self.newcomers.push_back(bucket);
+                self.newcomers.push_back((bucket, hash));
                 if self.newcomers.len() > self.items.len() {
                     self.count_newcomers();
                 }
@@ -253,7 +277,7 @@ where
     fn count_newcomers(&mut self) {
         let mut seen = vec![false; self.uses.len()];
         let (uses, items) = (&mut self.uses, &self.items);
-        self.newcomers.retain(|bucket| {
+        self.newcomers.retain(|(bucket, _)| {
             let is_new = items.get_bucket(*bucket).is_some() && *uses[*bucket].get_mut() & NEW != 0;
             is_new && !mem::replace(&mut seen[*bucket], true)
         });
@@ -261,7 +285,7 @@ where
 
     /// The oldest newcomer settles, or goes; false if nothing is there.
     fn try_newcomer(&mut self, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) -> bool {
-        let Some(bucket) = self.newcomers.pop_front() else { return self.turn(scales, gone) };
+        let Some((bucket, _)) = self.newcomers.pop_front() else { return self.turn(scales, gone) };
         let Ok(found) = self.items.get_bucket_entry(bucket) else { return true };
         let uses = self.uses[bucket].get_mut();
         if *uses == NEW {
@@ -342,7 +366,7 @@ where
             *moved = Some(laid.bucket_index());
         }
         let newcomers = mem::take(&mut self.newcomers);
-        self.newcomers = newcomers.into_iter().filter_map(|bucket| moved[bucket]).collect();
+        self.newcomers = newcomers.into_iter().filter_map(|(bucket, hash)| Some((moved[bucket]?, hash))).collect();
         self.layout += 1;
     }
 
