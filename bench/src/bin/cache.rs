@@ -84,7 +84,7 @@ fn main() -> ExitCode {
             },
             Case {
                 name: "miss",
-                subjects: subjects!(miss: Herdproof, QuickCache, QuickCacheAsync, Foyer, Moka, MokaFuture),
+                subjects: subjects!(miss: Herdproof, HerdproofWaiting, QuickCache, QuickCacheAsync, Foyer, Moka, MokaFuture),
                 goals: vec![goal("quick_cache, async", "ns/op", 1.0), goal("limit", "allocs/op", 3.0)],
                 ops: 1_000_000,
                 instructions: true,

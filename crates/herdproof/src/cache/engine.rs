@@ -17,8 +17,9 @@ use crate::{
     flight::{Group, GroupBuilder},
 };
 
-/// How many entries a shelf is for, if they are not weighed: about as many as fit into its table before that grows. What
-/// takes longest, to lay it out anew, takes as long in a large cache as in a small one.
+/// How many entries a shelf is for, if they are not weighed: two thirds of its table. In one that is fuller, most of those
+/// that go leave a gap that no other can take, and it has to be laid out anew all the time. That is also what takes longest,
+/// and so it takes as long in a large cache as in a small one.
 const FULL: usize = 5600;
 /// A shelf for fewer would be uneven.
 const FEW: usize = 32;
