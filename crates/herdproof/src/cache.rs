@@ -142,7 +142,7 @@ struct Due {
 }
 
 /// What somebody is about to load.
-struct Sought<K> {
+struct Order<K> {
     hash: u64,
     key: K,
     now: Tick,
@@ -410,20 +410,20 @@ where
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
         if cache.second.is_none() && cache.limit.is_none() {
-            self.fetch_here(Sought { hash, key, now, policy, purpose }, fallback, load)
+            self.fetch_here(Order { hash, key, now, policy, purpose }, fallback, load)
         } else {
-            self.fetch_through(Sought { hash, key, now, policy, purpose }, fallback, load)
+            self.fetch_through(Order { hash, key, now, policy, purpose }, fallback, load)
         }
     }
 
     /// As [`fetch`](Cache::fetch), through a gate or from a second tier.
     #[inline(never)]
-    fn fetch_through<F, L>(&self, sought: Sought<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
+    fn fetch_through<F, L>(&self, order: Order<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let (cache, Sought { hash, key, now, policy, purpose }) = (&self.0, sought);
+        let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, order);
         let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
         let loads = &cache.engine.loads;
         let mut led = false;
@@ -461,12 +461,12 @@ where
     /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit. Then a load is begun by whoever asks for
     /// it, and one that is ready at once has cost little more than to keep what it gives.
     #[inline(never)]
-    fn fetch_here<F, L>(&self, sought: Sought<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
+    fn fetch_here<F, L>(&self, order: Order<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
     where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let (cache, Sought { hash, key, now, policy, purpose }) = (&self.0, sought);
+        let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, order);
         let patience = cache.policy(policy.as_deref()).patience;
         let waiting =
             |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience.map(|patience| now + patience));

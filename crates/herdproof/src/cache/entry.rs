@@ -379,6 +379,14 @@ impl<V: Clone, E> Entry<V, E> {
         }
     }
 
+    /// No longer fresh from this time on.
+    pub(super) fn expire(&mut self, at: Tick) {
+        let life = self.life();
+        if at < life.fresh_until {
+            *self = Entry::new(life.expire(at), self.clone().into_content());
+        }
+    }
+
     /// The value, if it is one.
     pub(super) fn value(&self) -> Option<&V> {
         match self {

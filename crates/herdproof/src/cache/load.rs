@@ -147,7 +147,12 @@ where
     /// Keeps it, unless it is out of date, before the flight ends.
     pub(super) fn fill(&self, entry: Entry<V, E>) {
         let mut filling = Filling::new(&self.cache, self.key.clone(), self.place, self.mark, entry);
-        self.cache.engine.loads.unless_forgotten(self.place, |shelf| filling.put_in(shelf));
+        self.cache.engine.loads.unless_forgotten(self.place, |shelf| {
+            if let Some((key, entry)) = &mut filling.cargo {
+                self.cache.doubt(key, entry, self.asked);
+            }
+            filling.put_in(shelf);
+        });
         filling.tell();
     }
 }

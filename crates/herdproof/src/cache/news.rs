@@ -2,13 +2,13 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    sync::Weak,
+    sync::{Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use super::{Inner, entry::Entry};
 use crate::{
-    env::nanos,
+    env::{Tick, nanos},
     tier::{Feed, News},
 };
 
@@ -28,31 +28,35 @@ where
         match news {
             News::Changed(key) => drop(cache.engine.remove(&key)),
             News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env.now(), smear),
-            News::Lost => look_again(&cache, smear).await,
+            News::Lost => {
+                let from = cache.env.now();
+                if let Some(second) = &cache.second {
+                    // Before any entry is looked at: what is put in from here on sees it under the lock of its shelf.
+                    second.lost.store(from.as_nanos(), Relaxed);
+                }
+                look_again(&cache, from, smear).await;
+            }
         }
     }
 }
 
 /// Something may have changed that nobody said. Every entry is looked up again before it is taken for fresh, each at its own
 /// moment: to drop them all would be a herd at the tier, or at the origin behind it.
-async fn look_again<K, V, E>(cache: &Inner<K, V, E>, smear: Duration)
+async fn look_again<K, V, E>(cache: &Inner<K, V, E>, from: Tick, smear: Duration)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    let from = cache.env.now();
     let mut entries = cache.engine.iter();
     loop {
         let mut seen = 0;
         for (key, _) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
-            let place = (u128::from(cache.places.hash_one(&key)) * u128::from(nanos(smear))) >> 64;
-            let at = from + Duration::from_nanos(u64::try_from(place).unwrap_or(u64::MAX));
+            let at = moment(cache, &key, from, smear);
             cache.engine.update(&key, |entry| {
-                let life = entry.life();
-                if life.born() < from && at < life.fresh_until {
-                    *entry = Entry::new(life.expire(at), entry.clone().into_content());
+                if entry.life().born() < from {
+                    entry.expire(at);
                 }
             });
         }
@@ -60,5 +64,30 @@ where
             return;
         }
         cache.env.sleep(TURN).await;
+    }
+}
+
+/// When an entry of which news may have been missed until then is looked up again.
+fn moment<K, V, E>(cache: &Inner<K, V, E>, key: &K, from: Tick, smear: Duration) -> Tick
+where
+    K: Hash,
+{
+    let place = (u128::from(cache.places.hash_one(key)) * u128::from(nanos(smear))) >> 64;
+    from + Duration::from_nanos(u64::try_from(place).unwrap_or(u64::MAX))
+}
+
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash,
+    V: Clone,
+{
+    /// What was under way while news were missed may have been changed by then, and nobody said so: it is looked up again, as
+    /// are all that were there. To be called under the lock of its shelf.
+    pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) {
+        let Some(second) = &self.second else { return };
+        let lost = Tick::from_nanos(second.lost.load(Relaxed));
+        if begun <= lost && lost > Tick::ZERO {
+            entry.expire(moment(self, key, lost, second.link.smear));
+        }
     }
 }

@@ -281,6 +281,8 @@ pub(super) struct Second<K, V> {
     breaker: Breaker,
     outbox: Mutex<Outbox<K, V>>,
     pub(super) tally: TierTally,
+    /// When it was known last that news were missed.
+    pub(super) lost: AtomicU64,
 }
 
 /// What whoever looks for a key can do with.
@@ -356,6 +358,7 @@ where
             link,
             outbox: Mutex::new(outbox),
             tally: TierTally::default(),
+            lost: AtomicU64::new(0),
         })
     }
 

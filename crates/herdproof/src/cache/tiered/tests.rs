@@ -531,6 +531,32 @@ fn after_news_were_missed_entries_are_looked_up_again_each_at_its_own_moment() {
 }
 
 #[test]
+fn what_was_being_loaded_while_news_were_missed_is_looked_up_again_too() {
+    let policy = Policy::strict(1_000 * SEC);
+    let mut fleet = Fleet::new(1, &policy);
+    let network = fleet.join(policy);
+    check(&fleet.ask(0), 1, Source::Loaded);
+    network.down();
+    // It loads without the tier, and takes so long that all is well again before it has.
+    let load = fleet.load(5 * SEC);
+    let alone = fleet.env.spawn(fleet.nodes[1].get("key", || load));
+    fleet.pass(SEC);
+    fleet.nodes[0].set("key".to_owned(), 77);
+    fleet.pass(SEC);
+    network.up();
+    let answer = fleet.sim.run(alone).unwrap();
+    check(&answer, 2, Source::Loaded);
+    fleet.pass(10 * SEC);
+    check(&fleet.ask(1), 77, Source::Tier);
+    // What is loaded after that is not doubted.
+    fleet.nodes[1].invalidate("key");
+    fleet.pass(SEC);
+    check(&fleet.ask(1), 3, Source::Loaded);
+    fleet.pass(20 * SEC);
+    check(&fleet.ask(1), 3, Source::Memory);
+}
+
+#[test]
 fn a_cold_node_serves_what_the_tier_keeps_while_it_loads_and_if_that_fails() {
     let mut fleet = Fleet::new(2, &Policy::strict(SEC).grace(SEC).on_error(100 * SEC));
     check(&fleet.ask(0), 1, Source::Loaded);
