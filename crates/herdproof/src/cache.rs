@@ -59,6 +59,7 @@ mod news;
 mod outcome;
 mod policy;
 mod prime;
+mod queued;
 mod second;
 mod shelf;
 mod stats;
@@ -68,6 +69,7 @@ mod tiered;
 
 use std::{
     borrow::Borrow,
+    convert::Infallible,
     error::Error,
     fmt,
     future::Future,
@@ -90,6 +92,7 @@ use load::{Errand, Filling, Homecoming, Loaded, Plain, Purpose, Way, spanned};
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
+use queued::Queued;
 use second::{Attached, Change, Second};
 pub use second::{Link, TierStats};
 use shelf::Shelf;
@@ -101,7 +104,7 @@ use tiered::Ashore;
 use crate::{
     env::{Env, MapHasher, Rng, Tick},
     event::Event,
-    flight::{First, Over, Place},
+    flight::{First, Flight, Over, Place},
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -165,6 +168,7 @@ struct Inner<K, V, E> {
     engine: Engine<K, V, E>,
     tags: Tags,
     limit: Option<Arc<dyn Admission>>,
+    queued: Arc<Queued>,
     second: Option<Arc<Second<K, V>>>,
     /// Written once, when the cache is built.
     attached: OnceLock<Attached<K, V>>,
@@ -453,7 +457,7 @@ where
             }),
         };
         if !led && purpose == Purpose::Miss {
-            cache.count_join();
+            cache.joined(&flight);
         }
         Get::waiting(&cache.env, flight, fallback, patience)
     }
@@ -474,7 +478,7 @@ where
             Ok(begun) => begun,
             Err(flight) => {
                 if purpose == Purpose::Miss {
-                    cache.count_join();
+                    cache.joined(&flight);
                 }
                 return waiting(flight, fallback);
             }
@@ -641,7 +645,13 @@ where
         self.env.tell(&Event::CacheMiss);
     }
 
-    fn count_join(&self) {
+    /// Somebody waits for a load that another has begun.
+    fn joined(&self, flight: &Flight<Loaded<V, E>, Infallible>) {
+        if self.limit.is_some()
+            && let Some(place) = flight.place()
+        {
+            self.queued.awaited(place);
+        }
         count(&self.tally.joins);
         self.env.tell(&Event::CacheJoin);
     }

@@ -72,7 +72,7 @@ pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
 pub(crate) use table::Place;
-use table::{Begun, Ended, Removed, SHARDS, Shard, Table};
+use table::{Begun, Ended, Removed, SHARDS, Seat, Shard, Table};
 pub(crate) use ticket::{Ticket, Ticketed};
 
 use crate::{
@@ -376,6 +376,12 @@ where
     /// Changes what is kept for the key with this hash.
     pub(crate) fn write<R>(&self, hash: u64, write: impl FnOnce(&mut X) -> R) -> R {
         write(&mut self.0.table.shard(hash).kept)
+    }
+
+    /// Whether anybody waits for this flight beside whoever began it.
+    pub(crate) fn is_shared(&self, place: Place) -> bool {
+        let mut shard = self.0.table.shard(place.hash);
+        shard.air().seat(place).is_some_and(|seat| matches!(seat, Seat::Shared(shared) if shared.followers() > 0))
     }
 
     /// As [`write`](Group::write), unless the flight was forgotten, and so that it cannot be forgotten meanwhile.

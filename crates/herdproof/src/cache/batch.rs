@@ -156,7 +156,7 @@ where
                 let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
                 let flight = match self.engine.loads.ticket(key.clone()) {
                     Ticketed::Joined(flight) => {
-                        self.count_join();
+                        self.joined(&flight);
                         flight
                     }
                     Ticketed::Led(ticket, flight) => {
@@ -193,8 +193,9 @@ where
         }
         let trip = self.trip(parts.iter().map(|part| &part.errand));
         let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
+        let places: Vec<_> = parts.iter().map(|part| part.errand.place).collect();
         self.set_out(inside.run(async move {
-            let ran = Caught { load: cache.admit(trip.purpose, asked, trip.timeout, load) }.await;
+            let ran = Caught { load: cache.admit(trip.purpose, asked, trip.timeout, &places, load) }.await;
             cache.deliver(parts, ran);
         }));
     }

@@ -144,6 +144,7 @@ where
             engine: Engine::new(&env, size, weigh, loads),
             tags: Tags::new(&env),
             limit,
+            queued: Arc::default(),
             second: tier.map(|tier| Second::new(&env, tier)),
             attached: OnceLock::new(),
             tally: Tally::new(),

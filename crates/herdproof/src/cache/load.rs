@@ -18,6 +18,7 @@ use super::{
     entry::{Content, Early, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
+    queued::InLine,
     shelf::{Gone, Shelf},
     stats::count,
     tags::{Mark, Tag},
@@ -141,7 +142,7 @@ where
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, load).await
+        self.cache.admit(self.purpose, self.asked, self.policy().load_timeout, &[self.place], load).await
     }
 
     /// Keeps it, unless it is out of date, before the flight ends.
@@ -414,13 +415,17 @@ impl<K, V, E> Inner<K, V, E> {
         purpose: Purpose,
         asked: Tick,
         timeout: Duration,
+        places: &[Place],
         load: F,
     ) -> (Ran<T, E>, Span)
     where
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+        E: Send + Sync + 'static,
         F: Future<Output = Result<T, E>>,
     {
         let mut trip = pin!(Trip::new(purpose, asked, timeout, spanned(load)));
-        poll_fn(|cx| trip.as_mut().poll(self, cx)).await
+        poll_fn(|cx| trip.as_mut().poll(self, places, cx)).await
     }
 
     /// A time, less what chance takes of it.
@@ -520,7 +525,8 @@ pin_project! {
 
 enum Stage {
     Before,
-    Entering(Entering),
+    /// In line, if nobody waits for it.
+    Entering(Entering, Option<InLine>),
     Under(Option<Box<dyn Admitted>>),
 }
 
@@ -535,11 +541,20 @@ impl<F> Trip<F> {
         Trip { stage: Stage::Under(None), ..Trip::new(purpose, asked, timeout, load) }
     }
 
-    fn poll<K, V, T, E>(self: Pin<&mut Self>, cache: &Inner<K, V, E>, cx: &mut Context<'_>) -> Poll<(Ran<T, E>, Span)>
+    /// Goes on, for the flights that have these places.
+    fn poll<K, V, T, E>(
+        self: Pin<&mut Self>,
+        cache: &Inner<K, V, E>,
+        places: &[Place],
+        cx: &mut Context<'_>,
+    ) -> Poll<(Ran<T, E>, Span)>
     where
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+        E: Send + Sync + 'static,
         F: Future<Output = Result<T, E>>,
     {
-        let Inner { env, limit, tally, .. } = cache;
+        let Inner { env, limit, tally, queued, .. } = cache;
         let mut trip = self.project();
         let permit = loop {
             match trip.stage {
@@ -550,27 +565,37 @@ impl<F> Trip<F> {
                         *trip.stage = Stage::Under(None);
                     }
                     Some(limit) => {
-                        let priority = match trip.purpose {
-                            Purpose::Miss => Priority::Normal,
-                            Purpose::Refresh | Purpose::Prime => Priority::Sheddable,
+                        let (priority, in_line) = match trip.purpose {
+                            Purpose::Miss => (Priority::Normal, None),
+                            Purpose::Refresh | Purpose::Prime => (Priority::Sheddable, Some(queued.enter(places))),
                         };
                         // To the nanosecond, for gates that need it.
                         *trip.from = env.now();
-                        // Somebody may come to wait for what nobody waited for when it was put in line.
                         let ask = Ask::at(*trip.from).priority(priority).deadline(*trip.from + *trip.timeout);
-                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(ask));
+                        *trip.stage = Stage::Entering(Arc::clone(limit).enter(ask), in_line);
                     }
                 },
-                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
-                    Ok(permit) => {
+                Stage::Entering(entering, in_line) => {
+                    let entered = entering.as_mut().poll(cx);
+                    if let Poll::Ready(Ok(permit)) = entered {
                         *trip.from = env.now();
                         tally.load();
                         *trip.stage = Stage::Under(Some(permit));
+                        continue;
                     }
-                    Err(refusal) => {
+                    // Listens before it looks, so that nobody who comes in between is missed.
+                    if let Some(in_line) = in_line {
+                        in_line.listen(cx.waker());
+                        if places.iter().any(|place| cache.engine.loads.is_shared(*place)) {
+                            *trip.purpose = Purpose::Miss;
+                            *trip.stage = Stage::Before;
+                            continue;
+                        }
+                    }
+                    if let Err(refusal) = ready!(entered) {
                         return Poll::Ready((Ran::Refused(refusal), Span { from: *trip.from, to: env.now() }));
                     }
-                },
+                }
             }
         };
         let Some(load) = trip.load.as_mut().as_pin_mut() else { unreachable!("it is not polled after its end") };
@@ -617,7 +642,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Homecoming<K, V, E>> {
         let run = self.project();
         let Some(errand) = run.errand else { unreachable!("a future is not polled after it was ready") };
-        let (ran, span) = ready!(run.trip.poll(&*errand.cache, cx));
+        let (ran, span) = ready!(run.trip.poll(&*errand.cache, &[errand.place], cx));
         let parting = errand.end(ran, span);
         let Some(errand) = run.errand.take() else { unreachable!("it was there a line ago") };
         Poll::Ready(errand.come_home(parting))

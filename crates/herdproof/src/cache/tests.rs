@@ -645,6 +645,39 @@ fn a_refused_refresh_costs_nobody_anything_and_a_refused_miss_says_so() {
 }
 
 #[test]
+fn who_joins_a_refresh_that_waits_in_line_goes_before_all_other_refreshes() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = Bulkhead::new(&env, 1).max_waiting(100);
+    let policy = Policy::strict(SEC).grace(SEC);
+    let cache: Cache<u32, u32> = Cache::builder(&env).policy(policy).load_limit(limit.clone()).build();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let get = |key: u32| {
+        let (env, order) = (env.clone(), Arc::clone(&order));
+        cache.get(&key, move || async move {
+            order.lock().unwrap().push(key);
+            env.sleep(MS).await;
+            Ok(key)
+        })
+    };
+    (0..10).for_each(|key| cache.set(key, key));
+    let taken = limit.try_enter(&crate::gate::Ask::new(&env)).unwrap();
+    sim.run_until(Tick::ZERO + 1_500 * MS);
+    for key in 0..10 {
+        assert_eq!(sim.run(get(key)).unwrap().source, Source::Stale);
+    }
+    // Now they can be served no longer, and one of them is missed.
+    sim.run_until(Tick::ZERO + 2_500 * MS);
+    let missed = get(7);
+    sim.run_until(Tick::ZERO + 2_600 * MS);
+    drop(taken);
+    assert_eq!(sim.run(missed).unwrap().source, Source::Joined);
+    sim.run_until(Tick::ZERO + 3 * SEC);
+    assert_eq!(order.lock().unwrap().clone(), [7, 0, 1, 2, 3, 4, 5, 6, 8, 9]);
+    assert_eq!(cache.stats().loads, 10);
+}
+
+#[test]
 fn who_joins_a_load_that_the_limit_never_lets_in_does_not_wait_for_ever() {
     let mut scene = Scene::new(Policy::default());
     let full = Bulkhead::new(&scene.env, 1).max_waiting(10);
@@ -656,7 +689,7 @@ fn who_joins_a_load_that_the_limit_never_lets_in_does_not_wait_for_ever() {
     check(&scene.sim.run(cache.get("key", pending)), 7, Source::Stale);
     scene.pass(SEC);
     assert!(matches!(scene.sim.run(cache.get("key", pending)), Err(GetError::Refused(_))));
-    assert_eq!(scene.env.now(), Tick::ZERO + 6_500 * MS);
+    assert_eq!(scene.env.now(), Tick::ZERO + 7_500 * MS);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::{
 use super::{
     outcome::{Ending, FlightError, Landed},
     shared::{Joined, Shared},
+    table::Place,
     wakers::Slot,
 };
 use crate::{
@@ -85,6 +86,14 @@ where
             led: joined.led,
             done: false,
         }))
+    }
+
+    /// Where it stands in the table, if it is more than an answer.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match &self.0 {
+            State::Alone(_) | State::Refused(_) => None,
+            State::Aboard(aboard) => Some(aboard.shared.place),
+        }
     }
 
     /// The answer, if it was there before anybody could share it.

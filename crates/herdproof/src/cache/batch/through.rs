@@ -104,7 +104,8 @@ where
         let trip = self.trip(due.iter().map(|due| &due.part.errand));
         let keys = due.iter().map(|due| due.part.errand.key.clone()).collect();
         let load = async move { load(keys).await };
-        let ran = Caught { load: self.admit(trip.purpose, self.env.now(), trip.timeout, load) };
+        let places: Vec<_> = due.iter().map(|due| due.part.errand.place).collect();
+        let ran = Caught { load: self.admit(trip.purpose, self.env.now(), trip.timeout, &places, load) };
         let holdings = due.iter().filter_map(|due| due.holding.as_ref());
         let (shares, span) = match second.during(holdings, ran).await {
             Ok((ran, span)) => (self.share_out(due.iter().map(|due| &due.part.errand.key), ran), span),
