@@ -157,6 +157,92 @@ fn chance_in_one_small_window_does_not_cut_a_slow_origin() {
 }
 
 #[test]
+fn a_collapse_is_cut_to_as_many_as_were_answered() {
+    // What callers have left is still being worked on; a little less at a time, and nobody is answered until it is too late.
+    for (successes, timeouts, next) in [(60, 40, 24.0), (50, 50, 20.0), (0, 60, 12.0)] {
+        let window = Window { successes, timeouts, ..ORIGIN.window(40.0) };
+        assert!((Knee::default().next(40.0, &window) - next).abs() < 1e-9, "{successes} of {}", successes + timeouts);
+    }
+}
+
+/// Windows of 200 calls without a queue, of which as many are late as the limit makes late.
+fn give_up(law: &mut Knee, mut limit: f64, windows: usize, share: impl Fn(f64) -> f64) -> Vec<f64> {
+    let calm = Origin { workers: 1e9, ..ORIGIN };
+    (0..windows)
+        .map(|_| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "up to 200")]
+            let timeouts = (200.0 * share(limit)).round() as u32;
+            let window = Window { successes: 200 - timeouts, timeouts, ..calm.window(limit) };
+            limit = law.next(limit, &window).clamp(2.0, 1_000.0);
+            limit
+        })
+        .collect()
+}
+
+#[test]
+fn more_who_give_up_than_usual_are_a_limit_that_is_too_high() {
+    let mut law = Knee::default();
+    let before = last(&give_up(&mut law, 20.0, 3, |_| 0.0));
+    let limits = give_up(&mut law, before, 60, |limit| if limit > 25.0 { 0.25 } else { 0.0 });
+    assert!(limits.iter().all(|limit| (14.0..before).contains(limit)), "from {before}: {limits:?}");
+}
+
+#[test]
+fn callers_who_give_up_in_any_case_do_not_starve_the_origin() {
+    let mut law = Knee::default();
+    let before = last(&give_up(&mut law, 20.0, 3, |_| 0.0));
+    let limits = give_up(&mut law, before, 40, |_| 0.2);
+    assert!(limits.iter().all(|limit| *limit > 0.6 * before), "from {before}: {limits:?}");
+    assert!(last(&limits) > before, "so many are late at any limit: {limits:?}");
+    let limits = give_up(&mut Knee::default(), 20.0, 10, |_| 0.15);
+    assert!(limits.is_sorted(), "they were from the start: {limits:?}");
+}
+
+#[test]
+fn little_steps_down_that_do_not_help_are_taken_back() {
+    // Too little for a trial, and no queue at all: the calls have become longer, and stay so whatever the limit does.
+    let far = Origin { workers: 1e9, patience: 9.0, ..ORIGIN };
+    let mut law = Knee::default();
+    far.run(&mut law, 32.0, 2);
+    let limits = Origin { time: 0.08, ..far }.run(&mut law, 32.0, 20);
+    assert!(limits.iter().all(|limit| *limit > 20.0) && last(&limits) > 32.0, "{limits:?}");
+    assert!(limits.windows(2).any(|next| next[0] < 24.0 && next[1] >= 32.0), "not all at once: {limits:?}");
+}
+
+#[test]
+fn a_limit_that_nobody_met_is_cut_from_what_was_in_flight() {
+    // Seven tenths of fifty would be no less than there were: nothing changes, and the queue is learnt as normal.
+    let mut law = Knee::default();
+    let mut limit = 50.0;
+    for in_flight in [10.0, 10.0, 10.0, 35.0, 80.0] {
+        limit = law
+            .next(limit, &Window { in_flight: f64::min(in_flight, 35.0), binding: false, ..ORIGIN.window(in_flight) });
+    }
+    assert!(limit <= 0.7 * 35.0, "{limit}");
+    let after = last(&ORIGIN.run(&mut law, limit, 5));
+    assert!(after <= 35.0 && law.base < 0.06, "{after} with {law:?}");
+}
+
+#[test]
+fn a_few_in_flight_do_not_wait_longer_than_they_are_served() {
+    // Before two servers chance makes one wait, not three: 1.7 roots of five are nearly all of them.
+    let small = Origin { workers: 2.0, ..ORIGIN };
+    let mut law = Knee::default();
+    small.run(&mut law, 2.0, 2);
+    let limits = small.run(&mut law, 5.0, 3);
+    assert!(last(&limits) < 5.0, "{limits:?}");
+}
+
+#[test]
+fn a_leap_is_not_judged_before_its_calls_are_back() {
+    // Of calls of 0.4 s, a window of half a second sees mostly those that began before it.
+    let slow = Origin { workers: 1e9, time: 0.4, patience: 9.0 };
+    let limits = slow.run(&mut Knee::default(), 20.0, 12);
+    assert!(limits.windows(3).all(|next| next[2] < 1.3 * next[0]), "two leaps in a row: {limits:?}");
+    assert!(last(&limits) > 40.0, "{limits:?}");
+}
+
+#[test]
 fn the_published_laws_do_what_is_published_of_them() {
     // Additive increase without an end while nothing is dropped.
     let patient = Origin { patience: 1e9, ..ORIGIN };
