@@ -141,8 +141,9 @@ impl Directives {
             self.flags |= BAD_S_MAXAGE | BAD_MAX_AGE;
             self.max_age = Some(0);
             self.s_maxage = self.s_maxage.map(|_| 0);
-            self.while_revalidate = None;
-            self.if_error = None;
+            // Not as if nothing had been said: then the route's own times would count, which may be longer.
+            self.while_revalidate = self.while_revalidate.map(|_| 0);
+            self.if_error = self.if_error.map(|_| 0);
         }
         self
     }

@@ -6,7 +6,7 @@ use herdproof::Tick;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
-use crate::policy::Use;
+use crate::policy::{Use, cache_control::Directives};
 
 fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields
@@ -253,6 +253,22 @@ fn statuses_are_kept_as_they_may_be() {
     assert_eq!(given(&[], 200, &understood), Verdict::Shareable);
     assert_eq!(given(&[], 299, &understood), not(Reason::NotUnderstood));
     assert_eq!(given(&[], 599, &understood), Verdict::Failed(Reason::NotUnderstood));
+}
+
+#[test]
+fn a_line_that_nobody_can_read_does_not_make_a_response_last_longer_than_it_said() {
+    // A route of its own times serves it stale for longer than half a minute, if nothing was said.
+    let directives = |lines: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append("cache-control", HeaderValue::from_static(line));
+        }
+        Directives::of_cache_control(&headers)
+    };
+    let said = directives(&["stale-if-error=30, stale-while-revalidate=30", "x=\"y"]);
+    assert_eq!((said.if_error, said.while_revalidate), (Some(0), Some(0)));
+    let unsaid = directives(&["x=\"y"]);
+    assert_eq!((unsaid.if_error, unsaid.while_revalidate), (None, None));
 }
 
 #[test]
