@@ -483,8 +483,8 @@ where
                 return waiting(flight, fallback);
             }
         };
-        let mut prior = None;
-        if found.is_some() {
+        let (mut prior, is_new) = (None, found.is_none());
+        if !is_new {
             match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
                 Ok(of_use) => prior = of_use,
                 Err(loaded) => return waiting(lead.over(Homecoming::known(loaded)), fallback),
@@ -509,7 +509,7 @@ where
         };
         let born = cache.env.coarse();
         let entry = cache.plain(policy.as_deref(), place, load::took(prior.as_ref(), now, born), born, value.clone());
-        let mut filling = Filling::new(cache, key, place, mark, entry);
+        let mut filling = Filling::new(cache, key, place, mark, entry).with_new(is_new);
         match lead.close(&mut filling) {
             Over::Alone => {
                 filling.tell();

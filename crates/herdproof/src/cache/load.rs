@@ -305,6 +305,8 @@ pub(super) struct Filling<K, V, E, C = Arc<Inner<K, V, E>>> {
     cache: C,
     /// Absent once it is in.
     cargo: Option<(K, Entry<V, E>)>,
+    /// Whether nothing was there when the flight began whose end this is.
+    is_new: bool,
     hash: u64,
     /// Which tags had been expired when its load began.
     mark: Mark,
@@ -314,7 +316,13 @@ pub(super) struct Filling<K, V, E, C = Arc<Inner<K, V, E>>> {
 impl<K, V, E, C> Filling<K, V, E, C> {
     #[inline(always)]
     pub(super) fn new(cache: C, key: K, place: Place, mark: Mark, entry: Entry<V, E>) -> Filling<K, V, E, C> {
-        Filling { cache, cargo: Some((key, entry)), hash: place.hash, mark, gone: Gone::default() }
+        Filling { cache, cargo: Some((key, entry)), is_new: false, hash: place.hash, mark, gone: Gone::default() }
+    }
+
+    /// At the end of a flight that nothing was there for when it began.
+    #[inline(always)]
+    pub(super) fn with_new(self, is_new: bool) -> Filling<K, V, E, C> {
+        Filling { is_new, ..self }
     }
 }
 
@@ -335,7 +343,12 @@ where
         let cache = self.cache.as_ref();
         let is_current = |cargo: &mut (K, Entry<V, E>)| !cache.tags.expired_since(cargo.1.tags(), self.mark);
         if let Some((key, entry)) = self.cargo.take_if(is_current) {
-            shelf.put(self.hash, key, entry, &cache.engine.scales, &mut self.gone);
+            let (scales, gone) = (&cache.engine.scales, &mut self.gone);
+            if self.is_new {
+                shelf.put_new(self.hash, key, entry, scales, gone);
+            } else {
+                shelf.put(self.hash, key, entry, scales, gone);
+            }
         }
     }
 

@@ -191,22 +191,49 @@ where
             }
             gone.keep(Some((key, mem::replace(&mut item.entry, entry))));
         } else {
-            self.make_place(scales);
-            let settles = self.settled_weight.saturating_add(weight) <= self.settled_room || self.takes_trace(hash);
-            let item = self.items.insert_unique(hash, Item { key, entry }, |item| scales.hash(&item.key));
-            let bucket = item.bucket_index();
-            *self.uses[bucket].get_mut() = if settles { 0 } else { NEW };
-            self.weight = self.weight.saturating_add(weight);
-            if settles {
-                self.settled_weight = self.settled_weight.saturating_add(weight);
-            } else {
-                self.newcomers.push_back((bucket, hash));
-                if self.newcomers.len() > self.items.len() {
-                    self.count_newcomers();
-                }
-            }
+            self.insert(hash, key, entry, weight, scales);
         }
         self.make_room(scales, gone);
+    }
+
+    /// Puts an entry in of which nothing is there. Whoever leads the flight of a key that was not there when that began knows
+    /// so, for as long as newcomers can find it: nobody else puts anything in for the key without hiding the flight.
+    #[inline]
+    pub(super) fn put_new(
+        &mut self,
+        hash: u64,
+        key: K,
+        entry: Entry<V, E>,
+        scales: &Scales<K, V>,
+        gone: &mut Gone<K, V, E>,
+    ) {
+        debug_assert!(self.peek(hash, |other| *other == key).is_none(), "somebody has put it in meanwhile");
+        let weight = scales.weight(&key, &entry);
+        if weight > self.settled_room.max(1) {
+            gone.keep(Some((key, entry)));
+            gone.too_heavy = true;
+            return;
+        }
+        self.insert(hash, key, entry, weight, scales);
+        self.make_room(scales, gone);
+    }
+
+    #[inline]
+    fn insert(&mut self, hash: u64, key: K, entry: Entry<V, E>, weight: u64, scales: &Scales<K, V>) {
+        self.make_place(scales);
+        let settles = self.settled_weight.saturating_add(weight) <= self.settled_room || self.takes_trace(hash);
+        let item = self.items.insert_unique(hash, Item { key, entry }, |item| scales.hash(&item.key));
+        let bucket = item.bucket_index();
+        *self.uses[bucket].get_mut() = if settles { 0 } else { NEW };
+        self.weight = self.weight.saturating_add(weight);
+        if settles {
+            self.settled_weight = self.settled_weight.saturating_add(weight);
+        } else {
+            self.newcomers.push_back((bucket, hash));
+            if self.newcomers.len() > self.items.len() {
+                self.count_newcomers();
+            }
+        }
     }
 
     fn make_room(&mut self, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) {
