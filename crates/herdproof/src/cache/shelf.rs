@@ -175,8 +175,7 @@ where
         let weight = scales.weight(&key, &entry);
         if weight > self.settled_room.max(1) {
             gone.keep(self.remove_if(hash, |other| *other == key, |_| true, scales));
-            gone.keep(Some((key, entry)));
-            gone.too_heavy = true;
+            gone.refuse((key, entry));
             return;
         }
         if let Ok(mut found) = self.items.find_entry(hash, |item| item.key == key) {
@@ -210,8 +209,7 @@ where
         debug_assert!(self.peek(hash, |other| *other == key).is_none(), "somebody has put it in meanwhile");
         let weight = scales.weight(&key, &entry);
         if weight > self.settled_room.max(1) {
-            gone.keep(Some((key, entry)));
-            gone.too_heavy = true;
+            gone.refuse((key, entry));
             return;
         }
         self.insert(hash, key, entry, weight, scales);
@@ -429,6 +427,12 @@ fn heaviest(room: u64) -> u64 {
 }
 
 impl<K, V, E> Gone<K, V, E> {
+    /// What was to be put in is too heavy.
+    fn refuse(&mut self, item: Left<K, V, E>) {
+        self.too_heavy = true;
+        self.keep(Some(item));
+    }
+
     fn keep(&mut self, item: Option<Left<K, V, E>>) {
         if self.first.is_none() {
             self.first = item;
