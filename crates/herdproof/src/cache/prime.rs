@@ -15,8 +15,9 @@ use super::{
     Cache,
     entry::Phase,
     get::Get,
-    load::{Plain, Purpose},
+    load::Purpose,
     outcome::{GetError, Got, Source},
+    trip::Plain,
 };
 use crate::{env::Sleep, gate::Refusal};
 

@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use super::*;
+use super::{
+    load::{Loaded, Way},
+    *,
+};
 use crate::{
     env::{Task, nanos, sim::Sim},
     gate::Gate,
