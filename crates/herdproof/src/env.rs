@@ -49,6 +49,7 @@ use foldhash::{
 use crate::event::{Event, Observer};
 
 pub use rng::Rng;
+pub(crate) use rng::below;
 pub use sleep::Sleep;
 use system::System;
 pub use task::{Died, Task};

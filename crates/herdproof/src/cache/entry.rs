@@ -6,7 +6,7 @@
 use std::{num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, policy::Policy, tags::Tag};
-use crate::env::{Tick, nanos};
+use crate::env::{Tick, below, nanos};
 
 /// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
 /// kind one time in twenty thousand.
@@ -340,17 +340,11 @@ impl<V, E> Entry<V, E> {
     /// these terms say.
     #[inline(always)]
     pub(super) fn plain(now: Tick, terms: Terms, draw: u64, load: u64, value: V) -> Entry<V, E> {
-        let fresh = terms.fresh - part(draw, terms.chance);
+        let fresh = terms.fresh - below(draw, terms.chance);
         let left = terms.early.lead(fresh, load);
         let times = Times::new(left, Away::at_least(fresh), terms.grace, LoadTime::new(load));
         Entry::Value { look_at: left.before(after(now, fresh)), times, value }
     }
-}
-
-/// As much of a number as 64 bits are of all that they can be.
-#[inline]
-fn part(bits: u64, of: u64) -> u64 {
-    ((u128::from(bits) * u128::from(of)) >> 64) as u64
 }
 
 impl<V: Clone, E> Entry<V, E> {

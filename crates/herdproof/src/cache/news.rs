@@ -8,7 +8,7 @@ use std::{
 
 use super::{Inner, entry::Entry};
 use crate::{
-    env::{Tick, nanos},
+    env::{Tick, below, nanos},
     tier::{Feed, News},
 };
 
@@ -72,8 +72,7 @@ fn moment<K, V, E>(cache: &Inner<K, V, E>, key: &K, from: Tick, smear: Duration)
 where
     K: Hash,
 {
-    let place = (u128::from(cache.places.hash_one(key)) * u128::from(nanos(smear))) >> 64;
-    from + Duration::from_nanos(u64::try_from(place).unwrap_or(u64::MAX))
+    from + Duration::from_nanos(below(cache.places.hash_one(key), nanos(smear)))
 }
 
 impl<K, V, E> Inner<K, V, E>

@@ -109,7 +109,9 @@ fn draw(key: u64, n: u64) -> u64 {
     mix(mix(n.wrapping_mul(GAMMA).wrapping_add(key)) ^ key.rotate_left(32))
 }
 
-fn below(bits: u64, n: u64) -> u64 {
+/// As much of `n` as these are of all 64 bits: uniform below it if they are drawn, always the same of a hash.
+#[inline]
+pub(crate) fn below(bits: u64, n: u64) -> u64 {
     // The upper half of the product is below n.
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }
