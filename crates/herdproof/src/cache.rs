@@ -314,8 +314,8 @@ where
 
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
-        let cache = &*self.0;
-        cache.tally.stats(cache.engine.len() as u64, cache.engine.weighs())
+        let Inner { tally, engine, .. } = &*self.0;
+        Stats { evictions: engine.evicted(), entries: engine.len() as u64, weight: engine.weighs(), ..tally.stats() }
     }
 
     /// How many entries there are, past their time or not.

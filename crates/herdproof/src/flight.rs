@@ -365,12 +365,12 @@ where
     /// Reads what is kept for the key with this hash. As with all that follow, this must be short, and must not come back here.
     #[inline(always)]
     pub(crate) fn read<R>(&self, hash: u64, read: impl FnOnce(&X) -> R) -> R {
-        read(&self.0.table.read(hash).kept)
+        self.0.table.read(hash, read)
     }
 
     /// Reads what is kept in one of the parts.
     pub(crate) fn read_nth<R>(&self, part: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
-        self.0.table.read_nth(part).map(|shard| read(&shard.kept))
+        self.0.table.read_nth(part, read)
     }
 
     /// Changes what is kept for the key with this hash.

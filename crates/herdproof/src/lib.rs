@@ -69,6 +69,7 @@ mod keyed;
 pub mod layer;
 pub mod limit;
 mod lines;
+mod read_mostly;
 pub mod retry;
 pub mod schedule;
 pub mod shed;

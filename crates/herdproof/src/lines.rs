@@ -5,13 +5,16 @@
 
 use std::{
     cell::Cell,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use parking_lot::Mutex;
 
 /// As many threads have a line of their own.
-const OWN: usize = 56;
+pub(crate) const OWN: usize = 56;
 /// The others meet on these.
 const SHARED: usize = 8;
 /// Of a thread that has not asked for one.
@@ -36,6 +39,9 @@ thread_local! {
 /// Who has which line, in this process.
 static TAKEN: Mutex<Taken> = Mutex::new(Taken { threads: 0, free: Vec::new() });
 
+/// How many lines have been some thread's own.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
 struct Taken {
     /// How many have asked.
     threads: usize,
@@ -55,6 +61,7 @@ impl Lease {
             return OWN + taken.threads % SHARED;
         }
         taken.threads = taken.threads.max(line + 1);
+        MOST.fetch_max(line + 1, SeqCst);
         drop(taken);
         let lease = Lease(line);
         match LEASE.try_with(|kept| kept.set(Some(lease))) {
@@ -81,6 +88,19 @@ fn take_line() -> usize {
     line
 }
 
+/// The line of this thread; below [`OWN`] if it is its own.
+#[inline]
+pub(crate) fn own() -> usize {
+    let line = LINE.get();
+    if line == NONE { take_line() } else { line }
+}
+
+/// How many lines have been some thread's own.
+#[cfg(not(herdproof_shuttle))]
+pub(crate) fn most() -> usize {
+    MOST.load(SeqCst)
+}
+
 impl<const N: usize> Lines<N> {
     pub(crate) fn new() -> Lines<N> {
         Lines(Box::new(std::array::from_fn(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))))
@@ -98,8 +118,7 @@ impl<const N: usize> Lines<N> {
     /// The counts that only this thread writes, if there is a line for it.
     #[inline]
     pub(crate) fn own(&self) -> Option<&[AtomicU64; N]> {
-        let line = LINE.get();
-        let line = if line == NONE { take_line() } else { line };
+        let line = own();
         if line < OWN { Some(&self.0[line].0) } else { None }
     }
 

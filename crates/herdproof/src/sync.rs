@@ -12,9 +12,9 @@ use std::{
 
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
-    parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard},
     std::{
-        sync::atomic::{AtomicU32, AtomicU64},
+        sync::atomic::{AtomicU32, AtomicU64, AtomicUsize},
         thread::{self, Thread},
         thread_local,
     },
@@ -25,8 +25,8 @@ pub(crate) use {
     checked::{Mutex, RwLock},
     shuttle::{
         sync::{
-            MutexGuard, RwLockReadGuard, RwLockWriteGuard,
-            atomic::{AtomicU32, AtomicU64},
+            MutexGuard, RwLockWriteGuard,
+            atomic::{AtomicU32, AtomicU64, AtomicUsize},
         },
         thread::{self, Thread},
         thread_local,

@@ -155,6 +155,11 @@ where
         self.each(Shelf::weight).sum()
     }
 
+    /// How many entries had to make room so far.
+    pub(super) fn evicted(&self) -> u64 {
+        self.each(Shelf::evicted).sum()
+    }
+
     fn each<R>(&self, read: impl Fn(&Shelf<K, V, E>) -> R) -> impl Iterator<Item = R> {
         (0..).map_while(move |part| self.loads.read_nth(part, &read))
     }

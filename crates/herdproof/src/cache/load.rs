@@ -493,10 +493,8 @@ impl<V: Clone, E> Clone for Loaded<V, E> {
 impl<K, V, E> Inner<K, V, E> {
     #[inline]
     pub(super) fn count_put(&self, gone: &Gone<K, V, E>) {
-        let evicted = gone.evicted;
-        if evicted > 0 {
-            self.tally.evicted(evicted);
-            self.env.tell(&Event::CacheEvicted { entries: evicted });
+        if gone.evicted > 0 {
+            self.env.tell(&Event::CacheEvicted { entries: gone.evicted });
         }
         if gone.too_heavy {
             count(&self.tally.too_heavy);

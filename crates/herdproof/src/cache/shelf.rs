@@ -64,6 +64,8 @@ pub(super) struct Shelf<K, V, E> {
     settled_weight: u64,
     /// How often the table was laid out anew.
     layout: u64,
+    /// How many had to make room so far.
+    evicted: u64,
 }
 
 struct Item<K, V, E> {
@@ -114,6 +116,7 @@ where
             weight: 0,
             settled_weight: 0,
             layout: 0,
+            evicted: 0,
         }
     }
 
@@ -286,6 +289,10 @@ where
         self.weight
     }
 
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
     /// A number that changes when entries may have changed their order.
     pub(super) fn layout(&self) -> u64 {
         self.layout
@@ -316,6 +323,7 @@ where
         if *uses == NEW {
             let item = found.remove().0;
             self.leave_trace(scales.hash(&item.key));
+            self.evicted += 1;
             gone.make_room(self.let_go(item, NEW, scales));
         } else if *uses > NEW {
             *uses = 0;
@@ -339,6 +347,7 @@ where
                 0 => {
                     let item = found.remove().0;
                     self.leave_trace(scales.hash(&item.key));
+                    self.evicted += 1;
                     gone.make_room(self.let_go(item, 0, scales));
                     return true;
                 }

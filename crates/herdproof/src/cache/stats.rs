@@ -48,7 +48,7 @@ impl Stats {
 }
 
 pub(super) struct Tally {
-    lines: Lines<5>,
+    lines: Lines<4>,
     pub(super) joins: AtomicU64,
     pub(super) refreshes: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -62,7 +62,6 @@ const HITS: usize = 0;
 const STALE: usize = 1;
 const MISSES: usize = 2;
 const LOADS: usize = 3;
-const EVICTIONS: usize = 4;
 
 impl Tally {
     pub(super) fn new() -> Tally {
@@ -91,12 +90,8 @@ impl Tally {
         self.lines.add(LOADS, 1);
     }
 
-    #[inline]
-    pub(super) fn evicted(&self, entries: u64) {
-        self.lines.add(EVICTIONS, entries);
-    }
-
-    pub(super) fn stats(&self, entries: u64, weight: u64) -> Stats {
+    /// Beside what its owner knows.
+    pub(super) fn stats(&self) -> Stats {
         let get = |count: &AtomicU64| count.load(Relaxed);
         Stats {
             hits: self.lines.sum(HITS),
@@ -107,11 +102,9 @@ impl Tally {
             refreshes: get(&self.refreshes),
             failures: get(&self.failures),
             fenced: get(&self.fenced),
-            evictions: self.lines.sum(EVICTIONS),
             too_heavy: get(&self.too_heavy),
             swept: get(&self.swept),
-            entries,
-            weight,
+            ..Stats::default()
         }
     }
 }
@@ -123,6 +116,6 @@ pub(super) fn count(counter: &AtomicU64) {
 
 impl fmt::Debug for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stats(0, 0).fmt(f)
+        self.stats().fmt(f)
     }
 }

@@ -18,10 +18,7 @@ use super::{
     shared::Shared,
     stats::Stats,
 };
-use crate::{
-    env::part_of,
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use crate::{env::part_of, read_mostly::ReadMostly, sync::RwLockWriteGuard};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
 pub(super) const SHARDS: usize = 32;
@@ -32,7 +29,7 @@ pub(super) struct Table<K, V, E, X> {
 
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
-struct Locked<K, V, E, X>(RwLock<Shard<K, V, E, X>>);
+struct Locked<K, V, E, X>(ReadMostly<Shard<K, V, E, X>>);
 
 // In this order, because what is kept is read at every hit of a cache: so it lies next to the lock.
 #[repr(C)]
@@ -154,11 +151,11 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
             let (others, tally) = (HashTable::new(), Stats::default());
             Shard { kept: kept(), air: Mutex::new(Air { first: None, others, spare: None, last, step, tally }) }
         };
-        Table { shards: (0..step).map(|index| Locked(RwLock::new(shard(index)))).collect() }
+        Table { shards: (0..step).map(|index| Locked(ReadMostly::new(shard(index)))).collect() }
     }
 
     #[inline(always)]
-    fn locked(&self, hash: u64) -> &RwLock<Shard<K, V, E, X>> {
+    fn locked(&self, hash: u64) -> &ReadMostly<Shard<K, V, E, X>> {
         &self.shards[part_of(hash, self.shards.len())].0
     }
 
@@ -168,12 +165,12 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
     }
 
     #[inline(always)]
-    pub(super) fn read(&self, hash: u64) -> RwLockReadGuard<'_, Shard<K, V, E, X>> {
-        self.locked(hash).read()
+    pub(super) fn read<R>(&self, hash: u64, read: impl FnOnce(&X) -> R) -> R {
+        self.locked(hash).read(|shard| read(&shard.kept))
     }
 
-    pub(super) fn read_nth(&self, index: usize) -> Option<RwLockReadGuard<'_, Shard<K, V, E, X>>> {
-        self.shards.get(index).map(|shard| shard.0.read())
+    pub(super) fn read_nth<R>(&self, index: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
+        self.shards.get(index).map(|shard| shard.0.read(|shard| read(&shard.kept)))
     }
 
     pub(super) fn shards(&self) -> impl Iterator<Item = RwLockWriteGuard<'_, Shard<K, V, E, X>>> {
