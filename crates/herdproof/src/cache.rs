@@ -194,17 +194,20 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let now = self.0.env.coarse();
         let hash = self.0.engine.hash(key);
-        let found = match self.0.engine.get(hash, key) {
+        let found = self.0.engine.get(hash, key);
+        // Only now: while an entry comes from far away in memory, the time can be asked for.
+        let now = self.0.env.coarse();
+        let found = match found {
+            None => return Get::of_apart(self.miss(hash, key, now, load)),
             Some(Entry::Value { look_at, times, value }) => {
                 if now < look_at && !times.is_put_off() {
                     self.0.serve_fresh(key);
                     return Get::hit(Got::fresh(value, look_at, times.ends(), now));
                 }
-                Some(Entry::Value { look_at, times, value })
+                Entry::Value { look_at, times, value }
             }
-            other => other,
+            Some(other) => other,
         };
         Get::of_apart(self.look(hash, key, found, now, load))
     }
@@ -328,16 +331,27 @@ where
         self.len() == 0
     }
 
-    /// Whatever is not a plain fresh value.
+    /// There is nothing.
     #[inline(never)]
-    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Option<Entry<V, E>>, now: Tick, load: L) -> Apart<V, E>
+    fn miss<Q, F, L>(&self, hash: u64, key: &Q, now: Tick, load: L) -> Apart<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let Some(found) = found else { return self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart() };
+        self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart()
+    }
+
+    /// There is something, but not a plain fresh value.
+    #[inline(never)]
+    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Entry<V, E>, now: Tick, load: L) -> Apart<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
         let get = match self.0.see(key, found, now) {
             Sight::Known(get) => get,
             Sight::Again { got, key, policy, due } => {

@@ -104,7 +104,7 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, order);
-        let patience = cache.policy(policy.as_deref()).patience.map(|patience| now + patience);
+        let patience = cache.patience(policy.as_deref(), now);
         let loads = &cache.engine.loads;
         let mut led = false;
         let begin = |place, found, key: K| {
@@ -147,23 +147,20 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, order);
-        let patience = cache.policy(policy.as_deref()).patience;
-        let waiting =
-            |flight, fallback| Get::waiting(&cache.env, flight, fallback, patience.map(|patience| now + patience));
         let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::before_load) {
             Ok(begun) => begun,
             Err(flight) => {
                 if purpose == Purpose::Miss {
                     cache.joined(&flight);
                 }
-                return waiting(flight, fallback);
+                return Get::waiting(&cache.env, flight, fallback, cache.patience(policy.as_deref(), now));
             }
         };
         let (mut prior, is_new) = (None, found.is_none());
         if !is_new {
             match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
                 Ok(of_use) => prior = of_use,
-                Err(loaded) => return waiting(lead.over(Homecoming::known(loaded)), fallback),
+                Err(loaded) => return Get::landed(&cache.env, lead.over(Homecoming::known(loaded)), fallback),
             }
         }
         let before = prior.as_ref().and_then(|prior| prior.prior(now));
@@ -173,15 +170,17 @@ where
         let found = match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
             First::Ready(found) => found,
             First::Pending => {
+                let patience = cache.patience(policy.as_deref(), now);
                 let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
-                return waiting(lead.go_on(errand.later(berth.into_afloat())), fallback);
+                let flight = lead.go_on(errand.later(berth.into_afloat()));
+                return Get::waiting(&cache.env, flight, fallback, patience);
             }
-            First::Panicked(payload) => return waiting(lead.panicked(berth, payload), fallback),
+            First::Panicked(payload) => return Get::landed(&cache.env, lead.panicked(berth, payload), fallback),
         };
         lead.leave(berth);
         let Ok(Load::Value(value)) = found else {
             let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
-            return waiting(lead.over(errand.now(found)), fallback);
+            return Get::landed(&cache.env, lead.over(errand.now(found)), fallback);
         };
         let born = cache.env.coarse();
         let entry = cache.plain(policy.as_deref(), place, load::took(prior.as_ref(), now, born), born, value.clone());
@@ -193,7 +192,7 @@ where
             }
             Over::Otherwise(unsaid) => {
                 let loaded = Loaded::Value { value, born, way: Way::Loaded };
-                waiting(lead.land(unsaid, Homecoming::new(loaded, filling)), fallback)
+                Get::landed(&cache.env, lead.land(unsaid, Homecoming::new(loaded, filling)), fallback)
             }
         }
     }
@@ -216,6 +215,11 @@ where
         prior: Option<Entry<V, E>>,
     ) -> Errand<K, V, E, &Arc<Self>> {
         Errand { cache: self, key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
+    }
+
+    /// Until when somebody who came now waits for a load, if there is something else to serve.
+    fn patience(&self, own: Option<&Policy>, now: Tick) -> Option<Tick> {
+        self.policy(own).patience.map(|patience| now + patience)
     }
 
     /// Somebody waits for a load that another has begun.

@@ -95,6 +95,12 @@ where
         })
     }
 
+    /// What comes of a flight that has ended.
+    #[inline(never)]
+    pub(super) fn landed(env: &Env, flight: Flight<Loaded<V, E>, Infallible>, fallback: Option<Got<V>>) -> Get<V, E> {
+        Get::waiting(env, flight, fallback, None)
+    }
+
     /// Waits for a flight; with something to serve instead, until then at most.
     pub(super) fn waiting(
         env: &Env,

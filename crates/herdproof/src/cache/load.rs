@@ -491,7 +491,7 @@ impl<V: Clone, E> Clone for Loaded<V, E> {
 }
 
 impl<K, V, E> Inner<K, V, E> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_put(&self, gone: &Gone<K, V, E>) {
         if gone.evicted > 0 {
             self.env.tell(&Event::CacheEvicted { entries: gone.evicted });
