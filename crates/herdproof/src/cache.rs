@@ -195,19 +195,20 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let hash = self.0.engine.hash(key);
-        let found = self.0.engine.get(hash, key);
+        let Some(found) = self.0.engine.get_again(hash, key) else {
+            return Get::of_apart(self.miss(hash, key, load));
+        };
         // Only now: while an entry comes from far away in memory, the time can be asked for.
         let now = self.0.env.coarse();
         let found = match found {
-            None => return Get::of_apart(self.miss(hash, key, now, load)),
-            Some(Entry::Value { look_at, times, value }) => {
+            Entry::Value { look_at, times, value } => {
                 if now < look_at && !times.is_put_off() {
                     self.0.serve_fresh(key);
                     return Get::hit(Got::fresh(value, look_at, times.ends(), now));
                 }
                 Entry::Value { look_at, times, value }
             }
-            Some(other) => other,
+            other @ Entry::Other(_) => other,
         };
         Get::of_apart(self.look(hash, key, found, now, load))
     }
@@ -331,16 +332,24 @@ where
         self.len() == 0
     }
 
-    /// There is nothing.
+    /// Most likely there is nothing. If whoever came last has changed something, nobody has looked yet: so does this one most
+    /// likely, and then the lock that it needs for that is the one to look under, and not a second one.
     #[inline(never)]
-    fn miss<Q, F, L>(&self, hash: u64, key: &Q, now: Tick, load: L) -> Apart<V, E>
+    fn miss<Q, F, L>(&self, hash: u64, key: &Q, load: L) -> Apart<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart()
+        if self.0.loads_here() {
+            return self.fetch_here((hash, key), None, None, Purpose::Miss, load).into_apart();
+        }
+        let (found, now) = (self.0.engine.get(hash, key), self.0.env.coarse());
+        match found {
+            None => self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart(),
+            Some(found) => self.look(hash, key, found, now, load),
+        }
     }
 
     /// There is something, but not a plain fresh value.

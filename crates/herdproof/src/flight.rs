@@ -306,6 +306,25 @@ where
         self.0.board(hash, key, look).map(|(begun, seen)| (self.lead(begun), seen))
     }
 
+    /// What is found, or else the lead of a flight, unless there is one already.
+    #[inline(always)]
+    pub(crate) fn find_or_lead<Q, R>(
+        &self,
+        hash: u64,
+        key: &Q,
+        find: impl FnOnce(&X) -> Option<R>,
+    ) -> Result<Option<Lead<'_, K, V, E, X>>, R>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let begun = self.0.table.shard_unless(hash, find, |shard| {
+            let air = shard.air();
+            air.find(hash, key).is_none().then(|| air.begin(hash, key.to_owned()))
+        })?;
+        Ok(begun.map(|begun| self.lead(begun)))
+    }
+
     /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and which is told when it
     /// is over whether it was forgotten. There may turn out to be nothing to load.
     pub(crate) fn run_placed<R, F, L>(
@@ -366,6 +385,12 @@ where
     #[inline(always)]
     pub(crate) fn read<R>(&self, hash: u64, read: impl FnOnce(&X) -> R) -> R {
         self.0.table.read(hash, read)
+    }
+
+    /// As [`read`](Group::read), if somebody has read since it was changed.
+    #[inline(always)]
+    pub(crate) fn find_again<R>(&self, hash: u64, find: impl FnOnce(&X) -> Option<R>) -> Option<R> {
+        self.0.table.find_again(hash, find)
     }
 
     /// Reads what is kept in one of the parts.

@@ -115,6 +115,17 @@ impl<const N: usize> Lines<N> {
         before
     }
 
+    /// One more for each of two counts.
+    #[inline]
+    pub(crate) fn add_to_both(&self, counts: [usize; 2]) {
+        for count in counts {
+            match self.own() {
+                Some(own) => own[count].store(own[count].load(Relaxed).wrapping_add(1), Relaxed),
+                None => _ = self.add_among_others(count, 1),
+            }
+        }
+    }
+
     /// The counts that only this thread writes, if there is a line for it.
     #[inline]
     pub(crate) fn own(&self) -> Option<&[AtomicU64; N]> {

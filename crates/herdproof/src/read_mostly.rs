@@ -34,15 +34,53 @@ impl<T> ReadMostly<T> {
     /// Must be short, and must not write under this lock.
     #[inline(always)]
     pub(crate) fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        self.read_calmly(read).unwrap_or_else(|read| self.read_locked(read))
+    }
+
+    /// As [`read`](ReadMostly::read) if somebody has read since it was written. Else nothing is found, because whoever looks next
+    /// may well have to write too.
+    #[inline(always)]
+    pub(crate) fn find_again<R>(&self, find: impl FnOnce(&T) -> Option<R>) -> Option<R> {
+        match self.read_calmly(find) {
+            Ok(found) => found,
+            Err(_) if self.calm.reads.load(Relaxed) == 0 => None,
+            Err(find) => self.read_locked(find),
+        }
+    }
+
+    #[inline(always)]
+    fn read_calmly<R, F: FnOnce(&T) -> R>(&self, read: F) -> Result<R, F> {
         if self.calm.is()
             && let Some(note) = notes::own()
             && let Some(noted) = self.calm.enter(note, self.address())
         {
-            return noted.read(&self.lock, read);
+            return Ok(noted.read(&self.lock, read));
         }
+        Err(read)
+    }
+
+    #[inline(always)]
+    fn read_locked<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         let value = self.lock.read();
         self.calm.count_read();
         read(&value)
+    }
+
+    /// As [`write`](ReadMostly::write), and then as [`read`](ReadMostly::read) if there was no need to write.
+    #[inline(always)]
+    pub(crate) fn write_unless<R, W>(
+        &self,
+        read: impl FnOnce(&T) -> Option<R>,
+        write: impl FnOnce(&mut T) -> W,
+    ) -> Result<W, R> {
+        let mut value = self.write();
+        match read(&value) {
+            None => Ok(write(&mut value)),
+            Some(found) => {
+                self.calm.count_read();
+                Err(found)
+            }
+        }
     }
 
     #[inline(always)]

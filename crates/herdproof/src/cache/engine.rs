@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     env::Env,
-    flight::{Group, GroupBuilder},
+    flight::{Group, GroupBuilder, Lead},
 };
 
 /// How many entries a shelf is for, if they are not weighed: two thirds of its table. In one that is fuller, most of those
@@ -28,6 +28,8 @@ const SHELVES: usize = 4096;
 
 /// Loads on their way, with the shelves that their keys belong to.
 type Loads<K, V, E> = Group<K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
+/// An entry, or the lead of a load, unless there is one.
+type EntryOrLead<'a, K, V, E> = Result<Option<Lead<'a, K, Loaded<V, E>, Infallible, Shelf<K, V, E>>>, Entry<V, E>>;
 
 pub(super) struct Engine<K, V, E> {
     pub(super) loads: Loads<K, V, E>,
@@ -77,6 +79,32 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.loads.read(hash, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
+    }
+
+    /// As [`get`](Engine::get), but it may not find what is there, if whoever came last has changed something.
+    #[inline(always)]
+    pub(super) fn get_again<Q>(&self, hash: u64, key: &Q) -> Option<Entry<V, E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.loads.find_again(hash, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
+    }
+
+    /// The entry of a key with this hash, or else the lead of a load of it, unless there is one already.
+    #[inline(always)]
+    pub(super) fn get_or_lead<Q>(&self, hash: u64, key: &Q) -> EntryOrLead<'_, K, V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.loads.find_or_lead(hash, key, |shelf| {
+            let found = shelf.get(hash, |other| other.borrow() == key).cloned();
+            if found.is_none() {
+                shelf.will_put(hash);
+            }
+            found
+        })
     }
 
     /// Without counting as a use.

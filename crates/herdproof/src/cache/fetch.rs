@@ -84,16 +84,15 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
+        if cache.loads_here() {
+            return self.fetch_here((hash, key), Some(now), fallback, purpose, load);
+        }
         if purpose == Purpose::Miss {
             cache.count_miss();
         }
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
-        if cache.second.is_none() && cache.limit.is_none() {
-            self.fetch_here(Order { hash, key, now, policy, purpose }, fallback, load)
-        } else {
-            self.fetch_through(Order { hash, key, now, policy, purpose }, fallback, load)
-        }
+        self.fetch_through(Order { hash, key, now, policy, purpose }, fallback, load)
     }
 
     /// As [`fetch`](Cache::fetch), through a gate or from a second tier.
@@ -140,32 +139,69 @@ where
 
     /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit. Then a load is begun by whoever asks for
     /// it, and one that is ready at once has cost little more than to keep what it gives.
+    ///
+    /// Without a time nobody has looked yet whether the key is there, so this does.
     #[inline(never)]
-    fn fetch_here<F, L>(&self, order: Order<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
+    pub(super) fn fetch_here<Q, F, L>(
+        &self,
+        (hash, key): (u64, &Q),
+        looked: Option<Tick>,
+        fallback: Option<Got<V>>,
+        purpose: Purpose,
+        load: L,
+    ) -> Get<V, E>
     where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, order);
-        let (mut lead, found) = match cache.engine.loads.lead_placed(hash, key.clone(), Shelf::before_load) {
-            Ok(begun) => begun,
-            Err(flight) => {
-                if purpose == Purpose::Miss {
-                    cache.joined(&flight);
-                }
-                return Get::waiting(&cache.env, flight, fallback, cache.patience(policy.as_deref(), now));
-            }
+        let cache = &self.0;
+        let begun = match looked {
+            Some(_) => None,
+            None => match cache.engine.get_or_lead(hash, key) {
+                Ok(begun) => begun,
+                Err(found) => return Get::of_apart(self.look(hash, key, found, cache.env.coarse(), load)),
+            },
         };
+        let now = looked.unwrap_or_else(|| cache.env.coarse());
+        let owned = key.to_owned();
+        let (mut lead, found) = match begun {
+            Some(lead) => (lead, None),
+            None => match cache.engine.loads.lead_placed(hash, owned.clone(), Shelf::before_load) {
+                Ok(begun) => begun,
+                Err(flight) => {
+                    if purpose == Purpose::Miss {
+                        cache.count_miss();
+                        cache.joined(&flight);
+                    }
+                    let patience = cache.patience(cache.own_policy(&owned).as_deref(), now);
+                    return Get::waiting(&cache.env, flight, fallback, patience);
+                }
+            },
+        };
+        let key = owned;
+        let policy = cache.own_policy(&key);
         let (mut prior, is_new) = (None, found.is_none());
         if !is_new {
             match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
                 Ok(of_use) => prior = of_use,
-                Err(loaded) => return Get::landed(&cache.env, lead.over(Homecoming::known(loaded)), fallback),
+                Err(loaded) => {
+                    if purpose == Purpose::Miss {
+                        cache.count_miss();
+                    }
+                    return Get::landed(&cache.env, lead.over(Homecoming::known(loaded)), fallback);
+                }
             }
         }
         let before = prior.as_ref().and_then(|prior| prior.prior(now));
         let (place, mark) = (lead.place(), cache.tags.mark());
-        cache.tally.load();
+        if purpose == Purpose::Miss {
+            cache.tally.miss_and_load();
+            cache.env.tell(&Event::CacheMiss);
+        } else {
+            cache.tally.load();
+        }
         let mut berth = lead.berth();
         let found = match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
             First::Ready(found) => found,
@@ -215,6 +251,12 @@ where
         prior: Option<Entry<V, E>>,
     ) -> Errand<K, V, E, &Arc<Self>> {
         Errand { cache: self, key, place, policy, purpose, asked, prior, mark: self.tags.mark() }
+    }
+
+    /// Whether loads go neither through a second tier nor through a gate.
+    #[inline(always)]
+    pub(super) fn loads_here(&self) -> bool {
+        self.second.is_none() && self.limit.is_none()
     }
 
     /// Until when somebody who came now waits for a load, if there is something else to serve.

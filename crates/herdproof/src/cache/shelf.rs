@@ -137,7 +137,7 @@ where
 
     /// Something with this hash will be put in. What is looked at then is somewhere in memory, and this fetches it.
     #[inline(always)]
-    fn will_put(&self, hash: u64) {
+    pub(super) fn will_put(&self, hash: u64) {
         let places = self.traces.len();
         if places == 0 {
             return;

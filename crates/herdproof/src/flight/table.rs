@@ -169,6 +169,23 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
         self.locked(hash).read(|shard| read(&shard.kept))
     }
 
+    /// As [`read`](Table::read), if somebody has read since it was changed.
+    #[inline(always)]
+    pub(super) fn find_again<R>(&self, hash: u64, find: impl FnOnce(&X) -> Option<R>) -> Option<R> {
+        self.locked(hash).find_again(|shard| find(&shard.kept))
+    }
+
+    /// As [`shard`](Table::shard), unless reading was enough.
+    #[inline(always)]
+    pub(super) fn shard_unless<R, W>(
+        &self,
+        hash: u64,
+        read: impl FnOnce(&X) -> Option<R>,
+        write: impl FnOnce(&mut Shard<K, V, E, X>) -> W,
+    ) -> Result<W, R> {
+        self.locked(hash).write_unless(|shard| read(&shard.kept), write)
+    }
+
     pub(super) fn read_nth<R>(&self, index: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
         self.shards.get(index).map(|shard| shard.0.read(|shard| read(&shard.kept)))
     }
@@ -199,7 +216,10 @@ impl<K, V, E, X> Shard<K, V, E, X> {
 impl<K: Eq, V, E> Air<K, V, E> {
     /// The flight of this key that newcomers may join.
     #[inline]
-    pub(super) fn find(&mut self, hash: u64, key: &K) -> Option<(Place, &mut Seat<V, E>)> {
+    pub(super) fn find<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<(Place, &mut Seat<V, E>)>
+    where
+        K: Borrow<Q>,
+    {
         let entry = self.joinable(hash, key)?;
         Some((Place { hash, number: entry.number }, &mut entry.seat))
     }
