@@ -343,7 +343,7 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         if self.0.loads_here() {
-            return self.fetch_here((hash, key), None, None, Purpose::Miss, load).into_apart();
+            return self.find_or_fetch_here(hash, key, load).into_apart();
         }
         let (found, now) = (self.0.engine.get(hash, key), self.0.env.coarse());
         match found {

@@ -63,7 +63,7 @@ use std::{
 use berth::Spare;
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
-pub(crate) use load::{Afloat, First, Lead, Over, Settle};
+pub(crate) use load::{Afloat, Lead, Over, Settle};
 pub use local::LocalGroup;
 use nest::FlightId;
 pub(crate) use outcome::Ending;
@@ -318,10 +318,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let begun = self.0.table.shard_unless(hash, find, |shard| {
-            let air = shard.air();
-            air.find(hash, key).is_none().then(|| air.begin(hash, key.to_owned()))
-        })?;
+        let begun = self.0.table.find_or_begin(hash, key, find)?;
         Ok(begun.map(|begun| self.lead(begun)))
     }
 

@@ -118,11 +118,14 @@ impl<const N: usize> Lines<N> {
     /// One more for each of two counts.
     #[inline]
     pub(crate) fn add_to_both(&self, counts: [usize; 2]) {
-        for count in counts {
-            match self.own() {
-                Some(own) => own[count].store(own[count].load(Relaxed).wrapping_add(1), Relaxed),
-                None => _ = self.add_among_others(count, 1),
+        let Some(own) = self.own() else {
+            for count in counts {
+                self.add_among_others(count, 1);
             }
+            return;
+        };
+        for count in counts {
+            own[count].store(own[count].load(Relaxed).wrapping_add(1), Relaxed);
         }
     }
 

@@ -66,23 +66,6 @@ impl<T> ReadMostly<T> {
         read(&value)
     }
 
-    /// As [`write`](ReadMostly::write), and then as [`read`](ReadMostly::read) if there was no need to write.
-    #[inline(always)]
-    pub(crate) fn write_unless<R, W>(
-        &self,
-        read: impl FnOnce(&T) -> Option<R>,
-        write: impl FnOnce(&mut T) -> W,
-    ) -> Result<W, R> {
-        let mut value = self.write();
-        match read(&value) {
-            None => Ok(write(&mut value)),
-            Some(found) => {
-                self.calm.count_read();
-                Err(found)
-            }
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         let value = self.lock.write();
@@ -91,6 +74,12 @@ impl<T> ReadMostly<T> {
         }
         self.calm.count_write();
         value
+    }
+
+    /// Whoever has the lock to write has only read.
+    #[inline(always)]
+    pub(crate) fn was_read(&self) {
+        self.calm.count_read();
     }
 
     /// No other lock's as long as this one is borrowed.

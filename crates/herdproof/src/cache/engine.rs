@@ -28,8 +28,10 @@ const SHELVES: usize = 4096;
 
 /// Loads on their way, with the shelves that their keys belong to.
 type Loads<K, V, E> = Group<K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
+/// A load that is to begin.
+pub(super) type Leading<'a, K, V, E> = Lead<'a, K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
 /// An entry, or the lead of a load, unless there is one.
-type EntryOrLead<'a, K, V, E> = Result<Option<Lead<'a, K, Loaded<V, E>, Infallible, Shelf<K, V, E>>>, Entry<V, E>>;
+type EntryOrLead<'a, K, V, E> = Result<Option<Leading<'a, K, V, E>>, Entry<V, E>>;
 
 pub(super) struct Engine<K, V, E> {
     pub(super) loads: Loads<K, V, E>,

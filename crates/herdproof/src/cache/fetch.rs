@@ -1,9 +1,10 @@
 //! How a load begins: for somebody who waits, or for whoever comes next.
 
-use std::{borrow::Borrow, convert::Infallible, future::Future, hash::Hash, sync::Arc};
+use std::{borrow::Borrow, convert::Infallible, future::Future, hash::Hash, sync::Arc, task::Poll};
 
 use super::{
     Cache, Due, Inner,
+    engine::Leading,
     entry::{Content, Entry, Life, Phase},
     get::Get,
     load::{self, Errand, Filling, Homecoming, Loaded, Purpose, Way},
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     env::Tick,
     event::Event,
-    flight::{First, Flight, Over, Place},
+    flight::{Flight, Over, Place},
 };
 
 /// What somebody is about to load.
@@ -84,15 +85,17 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        if cache.loads_here() {
-            return self.fetch_here((hash, key), Some(now), fallback, purpose, load);
-        }
         if purpose == Purpose::Miss {
             cache.count_miss();
         }
         let key = key.to_owned();
         let policy = cache.own_policy(&key);
-        self.fetch_through(Order { hash, key, now, policy, purpose }, fallback, load)
+        let order = Order { hash, key, now, policy, purpose };
+        if cache.loads_here() {
+            self.fetch_here(order, fallback, load)
+        } else {
+            self.fetch_through(order, fallback, load)
+        }
     }
 
     /// As [`fetch`](Cache::fetch), through a gate or from a second tier.
@@ -137,19 +140,37 @@ where
         Get::waiting(&cache.env, flight, fallback, patience)
     }
 
-    /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit. Then a load is begun by whoever asks for
-    /// it, and one that is ready at once has cost little more than to keep what it gives.
-    ///
-    /// Without a time nobody has looked yet whether the key is there, so this does.
+    /// As [`fetch`](Cache::fetch), where there is neither a second tier nor a limit.
     #[inline(never)]
-    pub(super) fn fetch_here<Q, F, L>(
-        &self,
-        (hash, key): (u64, &Q),
-        looked: Option<Tick>,
-        fallback: Option<Got<V>>,
-        purpose: Purpose,
-        load: L,
-    ) -> Get<V, E>
+    fn fetch_here<F, L>(&self, order: Order<K>, fallback: Option<Got<V>>, load: L) -> Get<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let (cache, Order { hash, key, now, policy, purpose }) = (&self.0, &order);
+        let (mut lead, found) = match cache.engine.loads.lead_placed(*hash, key.clone(), Shelf::before_load) {
+            Ok(begun) => begun,
+            Err(flight) => {
+                if *purpose == Purpose::Miss {
+                    cache.joined(&flight);
+                }
+                return Get::waiting(&cache.env, flight, fallback, cache.patience(policy.as_deref(), *now));
+            }
+        };
+        let (mut prior, is_new) = (None, found.is_none());
+        if !is_new {
+            match cache.left_to_do(key, found, policy.as_deref(), Due { look_at: *now, seen: *now }) {
+                Ok(of_use) => prior = of_use,
+                Err(loaded) => return Get::landed(&cache.env, lead.over(Homecoming::known(loaded)), fallback),
+            }
+        }
+        cache.tally.load();
+        self.load_here(&mut lead, order, prior, is_new, fallback, load)
+    }
+
+    /// As [`fetch_here`](Cache::fetch_here), for whoever has not found a key, or has not looked.
+    #[inline(never)]
+    pub(super) fn find_or_fetch_here<Q, F, L>(&self, hash: u64, key: &Q, load: L) -> Get<V, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -157,66 +178,54 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        let begun = match looked {
-            Some(_) => None,
-            None => match cache.engine.get_or_lead(hash, key) {
-                Ok(begun) => begun,
-                Err(found) => return Get::of_apart(self.look(hash, key, found, cache.env.coarse(), load)),
-            },
+        let mut lead = match cache.engine.get_or_lead(hash, key) {
+            Ok(Some(lead)) => lead,
+            Ok(None) => return self.fetch((hash, key), cache.env.coarse(), None, Purpose::Miss, load),
+            Err(found) => return Get::of_apart(self.look(hash, key, found, cache.env.coarse(), load)),
         };
-        let now = looked.unwrap_or_else(|| cache.env.coarse());
-        let owned = key.to_owned();
-        let (mut lead, found) = match begun {
-            Some(lead) => (lead, None),
-            None => match cache.engine.loads.lead_placed(hash, owned.clone(), Shelf::before_load) {
-                Ok(begun) => begun,
-                Err(flight) => {
-                    if purpose == Purpose::Miss {
-                        cache.count_miss();
-                        cache.joined(&flight);
-                    }
-                    let patience = cache.patience(cache.own_policy(&owned).as_deref(), now);
-                    return Get::waiting(&cache.env, flight, fallback, patience);
-                }
-            },
-        };
-        let key = owned;
+        let (key, now) = (key.to_owned(), cache.env.coarse());
+        cache.tally.miss_and_load();
+        cache.env.tell(&Event::CacheMiss);
         let policy = cache.own_policy(&key);
-        let (mut prior, is_new) = (None, found.is_none());
-        if !is_new {
-            match cache.left_to_do(&key, found, policy.as_deref(), Due { look_at: now, seen: now }) {
-                Ok(of_use) => prior = of_use,
-                Err(loaded) => {
-                    if purpose == Purpose::Miss {
-                        cache.count_miss();
-                    }
-                    return Get::landed(&cache.env, lead.over(Homecoming::known(loaded)), fallback);
-                }
-            }
-        }
+        self.load_here(&mut lead, Order { hash, key, now, policy, purpose: Purpose::Miss }, None, true, None, load)
+    }
+
+    /// A load is begun by whoever asks for it, and one that is ready at once has cost little more than to keep what it gives.
+    #[inline(always)]
+    fn load_here<F, L>(
+        &self,
+        lead: &mut Leading<'_, K, V, E>,
+        order: Order<K>,
+        prior: Option<Entry<V, E>>,
+        is_new: bool,
+        fallback: Option<Got<V>>,
+        load: L,
+    ) -> Get<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
+        L: FnOnce(Option<Prior<V>>) -> F,
+    {
+        let (cache, Order { key, now, policy, purpose, .. }) = (&self.0, order);
         let before = prior.as_ref().and_then(|prior| prior.prior(now));
         let (place, mark) = (lead.place(), cache.tags.mark());
-        if purpose == Purpose::Miss {
-            cache.tally.miss_and_load();
-            cache.env.tell(&Event::CacheMiss);
-        } else {
-            cache.tally.load();
+        let (mut berth, mut polled) = (lead.berth(), Poll::Pending);
+        if let Err(payload) = lead.poll(&mut berth, &mut polled, || Ok(spanned(load(before)))) {
+            return Get::landed(&cache.env, lead.panicked(berth, payload), fallback);
         }
-        let mut berth = lead.berth();
-        let found = match lead.poll(&mut berth, || Ok(spanned(load(before)))) {
-            First::Ready(found) => found,
-            First::Pending => {
-                let patience = cache.patience(policy.as_deref(), now);
-                let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
-                let flight = lead.go_on(errand.later(berth.into_afloat()));
-                return Get::waiting(&cache.env, flight, fallback, patience);
-            }
-            First::Panicked(payload) => return Get::landed(&cache.env, lead.panicked(berth, payload), fallback),
-        };
-        lead.leave(berth);
-        let Ok(Load::Value(value)) = found else {
+        if polled.is_pending() {
+            let patience = cache.patience(policy.as_deref(), now);
             let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
-            return Get::landed(&cache.env, lead.over(errand.now(found)), fallback);
+            let flight = lead.go_on(errand.later(berth.into_afloat()));
+            return Get::waiting(&cache.env, flight, fallback, patience);
+        }
+        lead.leave(berth);
+        let value = match polled {
+            Poll::Ready(Ok(Load::Value(value))) => value,
+            Poll::Ready(found) => {
+                let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
+                return Get::landed(&cache.env, lead.over(errand.now(found)), fallback);
+            }
+            Poll::Pending => unreachable!("it goes on elsewhere then"),
         };
         let born = cache.env.coarse();
         let entry = cache.plain(policy.as_deref(), place, load::took(prior.as_ref(), now, born), born, value.clone());

@@ -86,7 +86,7 @@ impl Tally {
     }
 
     /// Both, as most often.
-    #[inline]
+    #[inline(always)]
     pub(super) fn miss_and_load(&self) {
         self.lines.add_to_both([MISSES, LOADS]);
     }

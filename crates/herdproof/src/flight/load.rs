@@ -59,14 +59,16 @@ where
         F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
         L: FnOnce() -> Result<F, F::Output>,
     {
-        let mut berth = self.berth();
-        match self.poll(&mut berth, load) {
-            First::Ready(output) => {
+        let (mut berth, mut polled) = (self.berth(), Poll::Pending);
+        if let Err(payload) = self.poll(&mut berth, &mut polled, load) {
+            return self.panicked(berth, payload);
+        }
+        match polled {
+            Poll::Ready(output) => {
                 self.leave(berth);
                 self.over(output)
             }
-            First::Pending => self.go_on(berth.into_afloat()),
-            First::Panicked(payload) => self.panicked(berth, payload),
+            Poll::Pending => self.go_on(berth.into_afloat()),
         }
     }
 
@@ -80,25 +82,24 @@ where
         Berth::find(&mut self.spare)
     }
 
-    /// Begins the load, if there is anything to load, and polls it for the first time.
+    /// Begins the load, if there is anything to load, and polls it for the first time. What it gives is written to where the
+    /// caller reads it: it would be copied a few times on its way through where a panic is caught, and that is slow.
     #[inline(always)]
-    pub(crate) fn poll<F, L>(&self, berth: &mut Berth<F>, load: L) -> First<F::Output>
+    pub(crate) fn poll<F, L>(
+        &self,
+        berth: &mut Berth<F>,
+        polled: &mut Poll<F::Output>,
+        load: L,
+    ) -> Result<(), Box<dyn Any + Send>>
     where
         F: Future + Send + 'static,
         L: FnOnce() -> Result<F, F::Output>,
     {
-        // Written from inside: what is passed through where a panic is caught is copied a few times.
-        let mut polled = Poll::Pending;
         let poll = || match load() {
-            Ok(load) => polled = berth.board(load).poll(&mut Context::from_waker(Waker::noop())),
-            Err(known) => polled = Poll::Ready(known),
+            Ok(load) => *polled = berth.board(load).poll(&mut Context::from_waker(Waker::noop())),
+            Err(known) => *polled = Poll::Ready(known),
         };
-        let caught = nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(poll)));
-        match (caught, polled) {
-            (Ok(()), Poll::Ready(output)) => First::Ready(output),
-            (Ok(()), Poll::Pending) => First::Pending,
-            (Err(payload), _) => First::Panicked(payload),
-        }
+        nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(poll)))
     }
 
     /// The load was ready at once; its place is for the next.
@@ -216,13 +217,6 @@ where
             self.default();
         }
     }
-}
-
-/// What came of polling a load for the first time.
-pub(crate) enum First<T> {
-    Ready(T),
-    Pending,
-    Panicked(Box<dyn Any + Send>),
 }
 
 /// A flight that has left the table.

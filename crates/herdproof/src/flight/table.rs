@@ -175,15 +175,26 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
         self.locked(hash).find_again(|shard| find(&shard.kept))
     }
 
-    /// As [`shard`](Table::shard), unless reading was enough.
+    /// What is found, or else a new flight, unless there is one that newcomers may join.
     #[inline(always)]
-    pub(super) fn shard_unless<R, W>(
+    pub(super) fn find_or_begin<Q, R>(
         &self,
         hash: u64,
-        read: impl FnOnce(&X) -> Option<R>,
-        write: impl FnOnce(&mut Shard<K, V, E, X>) -> W,
-    ) -> Result<W, R> {
-        self.locked(hash).write_unless(|shard| read(&shard.kept), write)
+        key: &Q,
+        find: impl FnOnce(&X) -> Option<R>,
+    ) -> Result<Option<Begun>, R>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let locked = self.locked(hash);
+        let mut shard = locked.write();
+        if let Some(found) = find(&shard.kept) {
+            locked.was_read();
+            return Err(found);
+        }
+        let air = shard.air();
+        Ok(if air.find(hash, key).is_none() { Some(air.begin(hash, key.to_owned())) } else { None })
     }
 
     pub(super) fn read_nth<R>(&self, index: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
