@@ -77,6 +77,27 @@ pub enum Event {
     Refresh,
     /// What was loaded was not kept: the key was invalidated or set, or its tag expired, in the meantime.
     Fenced,
+    /// Keys were looked up in a second tier.
+    TierLookup {
+        /// How many.
+        keys: u64,
+    },
+    /// A value came from a second tier.
+    TierHit,
+    /// A load in another process is waited for.
+    TierWait,
+    /// A second tier gave the right to load.
+    TierLease,
+    /// A second tier did not keep what was loaded, because the key had changed meanwhile.
+    TierFenced,
+    /// A call to a second tier failed or took too long.
+    TierFailure,
+    /// A call to a second tier was not made, because too many had failed before.
+    TierRefusal,
+    /// A load is begun without a lease, because the tier was away or its lease holder too slow.
+    TierAlone,
+    /// A change was never delivered to a second tier, because there was no room to remember it.
+    TierDropped,
     /// An attempt is made again.
     Retry,
     /// A second attempt is raced against a slow first.
@@ -163,6 +184,15 @@ metrics! {
     CacheTooHeavy  Counter "herdproof_cache_too_heavy_total"       "Entries that were not kept because one alone would take too much room."
     Refreshes      Counter "herdproof_refreshes_total"             "Loads begun while the entry could still be served."
     Fenced         Counter "herdproof_fenced_fills_total"          "Loads whose value was out of date before it could be kept."
+    TierLookups    Counter "herdproof_tier_lookups_total"          "Keys looked up in a second tier."
+    TierHits       Counter "herdproof_tier_hits_total"             "Values that came from a second tier."
+    TierWaits      Counter "herdproof_tier_waits_total"            "Times that a load in another process was waited for."
+    TierLeases     Counter "herdproof_tier_leases_total"           "Leases to load that a second tier gave."
+    TierFenced     Counter "herdproof_tier_fenced_fills_total"     "Fills that a second tier refused, because the key had changed meanwhile."
+    TierFailures   Counter "herdproof_tier_failures_total"         "Calls to a second tier that failed or took too long."
+    TierRefusals   Counter "herdproof_tier_refusals_total"         "Calls to a second tier that were not made, because too many had failed before."
+    TierAlone      Counter "herdproof_tier_alone_total"            "Loads begun without a lease, because the second tier was away or its lease holder too slow."
+    TierDropped    Counter "herdproof_tier_dropped_changes_total"  "Changes that were never delivered to a second tier, because there was no room to remember them."
     Retries        Counter "herdproof_retries_total"               "Attempts made again after a failure."
     Hedges         Counter "herdproof_hedges_total"                "Second attempts raced against a slow first."
     Refusals       Counter "herdproof_refusals_total"              "Requests that a gate refused."
@@ -227,6 +257,15 @@ impl Event {
             Event::CacheTooHeavy => to(Metric::CacheTooHeavy, 1),
             Event::Refresh => to(Metric::Refreshes, 1),
             Event::Fenced => to(Metric::Fenced, 1),
+            Event::TierLookup { keys } => to(Metric::TierLookups, keys),
+            Event::TierHit => to(Metric::TierHits, 1),
+            Event::TierWait => to(Metric::TierWaits, 1),
+            Event::TierLease => to(Metric::TierLeases, 1),
+            Event::TierFenced => to(Metric::TierFenced, 1),
+            Event::TierFailure => to(Metric::TierFailures, 1),
+            Event::TierRefusal => to(Metric::TierRefusals, 1),
+            Event::TierAlone => to(Metric::TierAlone, 1),
+            Event::TierDropped => to(Metric::TierDropped, 1),
             Event::Retry => to(Metric::Retries, 1),
             Event::Hedge => to(Metric::Hedges, 1),
             Event::Refusal => to(Metric::Refusals, 1),
@@ -285,6 +324,15 @@ mod tests {
             (Event::CacheTooHeavy, &[Metric::CacheTooHeavy]),
             (Event::Refresh, &[Metric::Refreshes]),
             (Event::Fenced, &[Metric::Fenced]),
+            (Event::TierLookup { keys: 2 }, &[Metric::TierLookups]),
+            (Event::TierHit, &[Metric::TierHits]),
+            (Event::TierWait, &[Metric::TierWaits]),
+            (Event::TierLease, &[Metric::TierLeases]),
+            (Event::TierFenced, &[Metric::TierFenced]),
+            (Event::TierFailure, &[Metric::TierFailures]),
+            (Event::TierRefusal, &[Metric::TierRefusals]),
+            (Event::TierAlone, &[Metric::TierAlone]),
+            (Event::TierDropped, &[Metric::TierDropped]),
             (Event::Retry, &[Metric::Retries]),
             (Event::Hedge, &[Metric::Hedges]),
             (Event::Refusal, &[Metric::Refusals]),

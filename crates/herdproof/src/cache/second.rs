@@ -160,7 +160,7 @@ pub(super) struct TierTally {
     hits: AtomicU64,
     waits: AtomicU64,
     leases: AtomicU64,
-    pub(super) fenced: AtomicU64,
+    fenced: AtomicU64,
     failures: AtomicU64,
     refused: AtomicU64,
     alone: AtomicU64,
@@ -280,7 +280,7 @@ pub(super) struct Second<K, V> {
     pub(super) link: Link,
     breaker: Breaker,
     outbox: Mutex<Outbox<K, V>>,
-    pub(super) tally: TierTally,
+    tally: TierTally,
     /// When it was known last that news were missed.
     pub(super) lost: AtomicU64,
 }
@@ -368,7 +368,7 @@ where
         let ask = Ask::new(&self.env);
         let permit = self.breaker.try_enter(&ask).ok();
         if permit.is_none() && !owed {
-            count(&self.tally.refused);
+            self.count(&self.tally.refused, &Event::TierRefusal);
             return None;
         }
         let outcome = by(&self.env, Some(ask.at + self.link.timeout), call).await;
@@ -376,7 +376,7 @@ where
         permit.settle(&verdict, Span { from: ask.at, to: self.env.now() });
         let answer = outcome.and_then(Result::ok);
         if answer.is_none() {
-            count(&self.tally.failures);
+            self.count(&self.tally.failures, &Event::TierFailure);
         }
         answer
     }
@@ -400,7 +400,7 @@ where
             .filter(|(key, _)| !self.does_not_know(&[Subject::Key(key.clone())]))
             .map(|(key, sought)| (key.clone(), self.want(*sought)))
             .collect();
-        self.tally.lookups.fetch_add(wanted.len() as u64, Relaxed);
+        self.count_lookups(wanted.len());
         let answers = match &*wanted {
             [] => None,
             wanted => self.call(false, self.tier.lookup_many(wanted)).await,
@@ -417,7 +417,7 @@ where
     /// One question to the tier.
     async fn look(self: &Arc<Self>, key: &K, sought: Sought) -> Seen<K, V> {
         let at = self.env.now();
-        count(&self.tally.lookups);
+        self.count_lookups(1);
         let lookup = self.call(false, self.tier.lookup(key, self.want(sought))).await;
         self.seen(key, sought, lookup, at)
     }
@@ -458,7 +458,7 @@ where
                 Seen::Over(found) => return found,
                 Seen::Wait(wait, at) => (wait, at),
             };
-            count(&self.tally.waits);
+            self.count(&self.tally.waits, &Event::TierWait);
             let silence = self.silence(wait.left(), self.rng.unit());
             let pushed = by(&self.env, Some((at + silence).min(give_up)), wait).await;
             let now = self.env.now();
@@ -480,7 +480,7 @@ where
 
     /// It is to be loaded, and no other process knows.
     fn alone(&self) -> Found<K, V> {
-        count(&self.tally.alone);
+        self.count(&self.tally.alone, &Event::TierAlone);
         Found::Load { holding: None, held: None }
     }
 
@@ -517,7 +517,7 @@ where
         if self.does_not_know(&tags) {
             return self.alone();
         }
-        count(&self.tally.hits);
+        self.count(&self.tally.hits, &Event::TierHit);
         Found::Here { held, at }
     }
 
@@ -528,7 +528,7 @@ where
     }
 
     fn hold(self: &Arc<Self>, key: &K, lease: Lease) -> Holding<K, V> {
-        count(&self.tally.leases);
+        self.count(&self.tally.leases, &Event::TierLease);
         Holding {
             second: Arc::clone(self),
             key: key.clone(),
@@ -544,10 +544,10 @@ where
         if outbox.closed {
             return;
         }
-        if outbox.changes.len() >= ROOM {
+        let is_full = outbox.changes.len() >= ROOM;
+        if is_full {
             let oldest = outbox.changes.pop_front().and_then(|oldest| oldest.subject());
             outbox.done(oldest.as_ref());
-            count(&self.tally.dropped);
         }
         if let Some(subject) = change.subject() {
             *outbox.pending.entry(subject).or_default() += 1;
@@ -555,9 +555,22 @@ where
         outbox.changes.push_back(change);
         let waker = outbox.waker.take();
         drop(outbox);
+        if is_full {
+            self.count(&self.tally.dropped, &Event::TierDropped);
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    fn count(&self, counter: &AtomicU64, event: &Event) {
+        count(counter);
+        self.env.tell(event);
+    }
+
+    fn count_lookups(&self, keys: usize) {
+        self.tally.lookups.fetch_add(keys as u64, Relaxed);
+        self.env.tell(&Event::TierLookup { keys: keys as u64 });
     }
 
     pub(super) fn stats(&self) -> TierStats {
@@ -631,7 +644,7 @@ where
         let filled = self.second.call(true, self.second.tier.fill(&self.key, lease, stored)).await;
         match filled {
             Some(Filled::Kept) => {}
-            Some(Filled::Fenced) => count(&self.second.tally.fenced),
+            Some(Filled::Fenced) => self.second.count(&self.second.tally.fenced, &Event::TierFenced),
             // The lease may still stand.
             None => {
                 self.lease = Some(lease);

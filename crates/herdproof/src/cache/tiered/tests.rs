@@ -12,11 +12,12 @@ use std::{
 use super::*;
 use crate::{
     Cache, Env, Sim,
-    cache::{Batch, CacheBuilder, GetError, GetMany, Got, Link, Source},
+    cache::{Batch, CacheBuilder, GetError, GetMany, Got, Link, Source, TierStats},
     env::Task,
+    event::{Counts, Metric},
     limit::Bulkhead,
     tier::{
-        SharedTier,
+        SharedTier, Tier,
         contract::{Faults, Faulty},
     },
 };
@@ -33,6 +34,7 @@ type Many = Pin<Box<dyn Future<Output = Result<Vec<(String, u32)>, String>> + Se
 struct Fleet {
     sim: Sim,
     env: Env,
+    counts: Arc<Counts>,
     tier: SharedTier<String, u32>,
     faults: Faults<String>,
     nodes: Vec<Node>,
@@ -52,7 +54,8 @@ impl Fleet {
         settings: impl Fn(CacheBuilder<String, u32>) -> CacheBuilder<String, u32>,
     ) -> Fleet {
         let sim = Sim::new(1);
-        let env = sim.env();
+        let counts = Arc::new(Counts::default());
+        let env = sim.env().observed_by(Arc::clone(&counts));
         let (tier, faults) = (SharedTier::new(&env), Faults::default());
         faults.latency(2 * MS);
         let nodes = (0..nodes)
@@ -62,7 +65,7 @@ impl Fleet {
                 settings(Cache::builder(&env)).tier_with(tier, link.clone()).build()
             })
             .collect();
-        Fleet { sim, env, tier, faults, nodes, loads: Arc::default(), batches: Arc::default() }
+        Fleet { sim, env, counts, tier, faults, nodes, loads: Arc::default(), batches: Arc::default() }
     }
 
     /// Another node, with a network of its own.
@@ -463,6 +466,51 @@ fn while_the_tier_is_away_everybody_is_served_within_the_load_limit() {
         assert!(longest <= 332 * MS, "a timeout and a load: {longest:?}");
         let stats = fleet.nodes[0].tier_stats().unwrap();
         assert!(stats.refused >= 15, "and mostly nobody waits for the timeout: {stats:?}");
+    }
+}
+
+#[test]
+fn whoever_watches_sees_all_that_the_tier_does() {
+    let link = Link::default().wait(5 * SEC);
+    let mut fleet = Fleet::with(10, &link, |builder| builder.policy(Policy::strict(SEC)));
+    fleet.ask_all();
+    let many = fleet.ask_many(0, "abc", MS);
+    fleet.sim.run(many);
+    // One is fenced, one has to go on by itself.
+    let get = fleet.nodes[0].get("fenced", || fleet.load(80 * MS));
+    // The change is in the tier before the fill is, and the news of it come later.
+    fleet.pass(82 * MS);
+    let elsewhere = fleet.tier.node();
+    fleet.sim.run(Box::pin(async move { elsewhere.invalidate(&"fenced".into()).await })).unwrap();
+    drop(fleet.sim.run(get));
+    fleet.pass(10 * MS);
+    drop(fleet.nodes[0].get("slow", pending));
+    fleet.pass(50 * MS);
+    let get = fleet.nodes[1].get("slow", || fleet.load(80 * MS));
+    drop(fleet.sim.run(get));
+    fleet.faults.down();
+    for _ in 0..30 {
+        fleet.pass(SEC);
+        fleet.ask_all();
+    }
+    for change in 0..20_000 {
+        fleet.nodes[0].set(change.to_string(), 1);
+    }
+    let said: Vec<TierStats> = fleet.nodes.iter().map(|node| node.tier_stats().unwrap()).collect();
+    let sum = |count: fn(&TierStats) -> u64| said.iter().map(count).sum::<u64>();
+    for (metric, sum) in [
+        (Metric::TierLookups, sum(|stats| stats.lookups)),
+        (Metric::TierHits, sum(|stats| stats.hits)),
+        (Metric::TierWaits, sum(|stats| stats.waits)),
+        (Metric::TierLeases, sum(|stats| stats.leases)),
+        (Metric::TierFenced, sum(|stats| stats.fenced)),
+        (Metric::TierFailures, sum(|stats| stats.failures)),
+        (Metric::TierRefusals, sum(|stats| stats.refused)),
+        (Metric::TierAlone, sum(|stats| stats.alone)),
+        (Metric::TierDropped, sum(|stats| stats.dropped)),
+    ] {
+        assert!(sum > 0, "none of {metric:?}");
+        assert_eq!(fleet.counts.get(metric), sum, "{metric:?}");
     }
 }
 
