@@ -70,7 +70,7 @@ impl<T> ReadMostly<T> {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         let value = self.lock.write();
         if self.calm.is() {
-            self.calm.end(notes::all(), self.address());
+            self.calm.end(notes::all, self.address());
         }
         self.calm.count_write();
         value
@@ -117,11 +117,12 @@ impl Calm {
         (self.is.load(SeqCst) != 0).then_some(noted)
     }
 
-    /// For a writer that has the lock: over when nobody reads any more.
+    /// For a writer that has the lock: over when nobody reads any more. Which notes there are is asked after it was said that
+    /// the calm is over: a thread that makes its first note before has made it known by then, and one after stays out.
     #[cold]
-    fn end<'a>(&self, notes: impl IntoIterator<Item = &'a AtomicUsize>, address: usize) {
+    fn end<'a, N: IntoIterator<Item = &'a AtomicUsize>>(&self, notes: impl FnOnce() -> N, address: usize) {
         self.is.store(0, SeqCst);
-        for note in notes {
+        for note in notes() {
             let mut looks = 0;
             while note.load(SeqCst) == address {
                 looks += 1;
@@ -343,22 +344,30 @@ mod interleavings {
         calm: Calm,
         lock: RwLock<()>,
         notes: [AtomicUsize; 2],
+        /// How many threads have one.
+        most: AtomicUsize,
         readers: AtomicU32,
         writers: AtomicU32,
     }
 
     impl Scene {
         fn read(&self, own: usize) {
+            if !self.calm.is() {
+                return self.read_locked();
+            }
+            self.most.fetch_max(own + 1, SeqCst);
             match self.calm.enter(&self.notes[own], ADDRESS) {
                 Some(_noted) => self.is_read(),
-                None => {
-                    let _lock = self.lock.read();
-                    // As if it had been read often before.
-                    self.calm.reads.store(CALM - 1, Relaxed);
-                    self.calm.count_read();
-                    self.is_read();
-                }
+                None => self.read_locked(),
             }
+        }
+
+        fn read_locked(&self) {
+            let _lock = self.lock.read();
+            // As if it had been read often before.
+            self.calm.reads.store(CALM - 1, Relaxed);
+            self.calm.count_read();
+            self.is_read();
         }
 
         fn is_read(&self) {
@@ -370,7 +379,7 @@ mod interleavings {
         fn write(&self) {
             let _lock = self.lock.write();
             if self.calm.is() {
-                self.calm.end(&self.notes, ADDRESS);
+                self.calm.end(|| &self.notes[..self.most.load(SeqCst)], ADDRESS);
             }
             self.calm.count_write();
             self.writers.fetch_add(1, SeqCst);
@@ -387,6 +396,7 @@ mod interleavings {
                     calm: Calm::default(),
                     lock: RwLock::new(()),
                     notes: array::from_fn(|_| AtomicUsize::new(0)),
+                    most: AtomicUsize::new(0),
                     readers: AtomicU32::new(0),
                     writers: AtomicU32::new(0),
                 });
