@@ -234,6 +234,21 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_look_after_a_change_is_under_the_lock_that_changes_need() {
+        let env = Sim::new(1).env();
+        let size = Size { entries: 100, weight: 100, shelves: 1 };
+        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None, Group::builder(&env));
+        let hash = engine.hash(&1);
+        for value in 0..3 {
+            drop(engine.put(1, entry(value)));
+            assert!(engine.get_again(hash, &1).is_none(), "it looks again, with the other lock");
+            let found = engine.get_or_lead(hash, &1).err().unwrap();
+            assert_eq!(found.value(), Some(&value));
+            assert!(engine.get_again(hash, &1).is_some());
+        }
+    }
+
+    #[test]
     fn nothing_is_left_of_what_was_cleared() {
         let env = Sim::new(1).env();
         let size = Size { entries: 1_000, weight: 1_000, shelves: 4 };
