@@ -302,7 +302,10 @@ mod tests {
                 while lock.calm.is() {
                     thread::yield_now();
                 }
-                assert_eq!(value, "before");
+                for _ in 0..TIMES {
+                    assert_eq!(value, "before");
+                    thread::yield_now();
+                }
             });
         });
         assert_eq!(lock.read(String::clone), "after");
