@@ -79,7 +79,7 @@ use state::{Entry, Mode, Result as Outcome, Rules, State};
 use tally::Tally;
 
 use crate::{
-    env::{Env, Rng, Tick, nanos},
+    env::{Env, Rng, Tick, nanos, within},
     event::Event,
     gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
     lines::Apart,
@@ -166,8 +166,7 @@ impl Returns {
         /// The golden section of the whole, in 64 bits.
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         let place = self.start.wrapping_add(self.given.fetch_add(1, Relaxed).wrapping_mul(GOLDEN));
-        let nanos = (u128::from(place) * u128::from(nanos(span))) >> 64;
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        within(span, place)
     }
 }
 

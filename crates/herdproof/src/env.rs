@@ -49,7 +49,7 @@ use foldhash::{
 use crate::event::{Event, Observer};
 
 pub use rng::Rng;
-pub(crate) use rng::below;
+pub(crate) use rng::{below, within};
 pub use sleep::Sleep;
 use system::System;
 pub use task::{Died, Task};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    env::{Env, MapHasher, Tick, nanos},
+    env::{Env, MapHasher, Tick, nanos, within},
     sync::{AtomicU64, RwLock},
 };
 
@@ -67,8 +67,7 @@ impl Expiry {
 
     /// When it reaches this key: somewhere within the smear, always the same place.
     fn reaches(&self, key: u64) -> Tick {
-        let offset = (u128::from(key) * u128::from(nanos(self.smear))) >> 64;
-        self.at + Duration::from_nanos(u64::try_from(offset).unwrap_or(u64::MAX))
+        self.at + within(self.smear, key)
     }
 }
 

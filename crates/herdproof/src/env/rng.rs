@@ -116,6 +116,12 @@ pub(crate) fn below(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }
 
+/// A place within a time: as far into it as these are of all 64 bits.
+#[inline]
+pub(crate) fn within(time: Duration, bits: u64) -> Duration {
+    Duration::from_nanos(below(bits, nanos(time)))
+}
+
 /// The golden ratio's fraction in 64 bits: consecutive counters land far apart.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 

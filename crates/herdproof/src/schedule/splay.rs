@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::env::within;
+
 /// A stable place on the dial: where in a period an instance does a job.
 ///
 /// It is a hash of both names, so it survives restarts, and two jobs of one instance do not meet. The hash is fixed:
@@ -37,8 +39,7 @@ impl Splay {
 
     /// The place as an offset into a period: from zero up to, but not including, its end.
     pub fn offset(self, period: Duration) -> Duration {
-        let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(((u128::from(self.0) * u128::from(nanos)) >> 64) as u64)
+        within(period, self.0)
     }
 
     /// The place as a number from 0 up to, but not including, 1.

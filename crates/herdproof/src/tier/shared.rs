@@ -17,7 +17,7 @@ use super::{
     Fault, Feed, Filled, Lease, Lookup, News, Pushed, Speaker, Stored, Tier, TierError, Wait, Want, feed,
     slot::{Answer, Pushes, Slot},
 };
-use crate::env::{Env, MapHasher, Tick, nanos};
+use crate::env::{Env, MapHasher, Tick, within};
 
 /// How many keys are kept without looking whether anybody can still need them.
 const KEPT: usize = 1_000;
@@ -193,12 +193,6 @@ where
             ((), Vec::new())
         });
     }
-}
-
-/// A place within a time, always the same for the same hash.
-fn within(time: Duration, hash: u64) -> Duration {
-    let offset = (u128::from(hash) * u128::from(nanos(time))) >> 64;
-    Duration::from_nanos(u64::try_from(offset).unwrap_or(u64::MAX))
 }
 
 fn next(token: &mut u64) -> impl FnOnce() -> Lease {
