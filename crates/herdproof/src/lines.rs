@@ -167,13 +167,14 @@ mod tests {
                 scope.spawn(|| {
                     lines.add(1, 1);
                     all_there.wait();
-                    for _ in 0..TIMES {
+                    for _ in 0..TIMES / 2 {
                         lines.add(0, 1);
+                        lines.add_to_both([0, 1]);
                     }
                 });
             }
         });
-        assert_eq!((lines.sum(0), lines.sum(1)), (2 * TIMES * OWN as u64, 2 * OWN as u64));
+        assert_eq!((lines.sum(0), lines.sum(1)), (2 * TIMES * OWN as u64, (2 + TIMES) * OWN as u64));
     }
 
     #[test]
