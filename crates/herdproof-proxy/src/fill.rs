@@ -34,6 +34,7 @@ use crate::{
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
     serve::{Core, RouteId},
     store::{Place, Snapshot, Which},
+    who::Who,
 };
 
 /// What is to be fetched, for whom, and what there is already.
@@ -51,6 +52,8 @@ pub(crate) struct Job {
     /// What is kept there.
     pub(crate) prior: Option<Arc<Object>>,
     pub(crate) template: Template,
+    /// Who asked first.
+    pub(crate) who: Who,
     pub(crate) kind: Kind,
 }
 
@@ -348,7 +351,7 @@ impl Core {
 
     /// How a job asks to be let through to the origin.
     fn ask(&self, job: &Job, now: Tick) -> Ask {
-        let ask = Ask::new(&self.env).deadline(now + self.settings.wait);
+        let ask = Ask::new(&self.env).deadline(now + self.settings.wait).user(job.who.key());
         match job.kind {
             // What is there is served meanwhile: no need to push, or to try twice.
             Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),

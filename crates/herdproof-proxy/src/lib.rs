@@ -28,6 +28,7 @@ mod store;
 mod stripes;
 mod sync;
 pub mod trouble;
+mod who;
 
 pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};

@@ -52,6 +52,7 @@ use crate::{
     },
     settings::{self, Settings},
     store::{Found, Store},
+    who::Who,
 };
 
 /// How many failures are remembered, and what their keys may weigh together: they hold what clients say.
@@ -169,7 +170,8 @@ impl Proxy {
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
-                let visit = Visit { parts: &parts, class, key, route, client, arrived, host };
+                let who = Who::of(client.address().ip());
+                let visit = Visit { parts: &parts, class, key, route, client, who, arrived, host };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
                     Way::Share | Way::Alone if host.is_some() => {

@@ -117,7 +117,7 @@ pub struct OriginSettings {
 pub struct ClientSettings {
     /// Connections at a time; others wait in the kernel's line.
     pub max_connections: u32,
-    /// Connections from one address, or from one /64 of IPv6; as many as it wants, if there is none.
+    /// Connections from one address, or from one /56 of IPv6; as many as it wants, if there is none.
     pub per_address: Option<u32>,
     /// How long the head of a request may take.
     pub head_timeout: Duration,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::pulse::{Ended, Patience, Pulse, Watch};
+use crate::who::Who;
 
 /// Looked at in turn, so that no look at ten thousand connections holds anybody up.
 pub(super) const SHARDS: usize = 16;
@@ -29,7 +30,7 @@ pub(super) struct Connections {
     room: Arc<Semaphore>,
     most: usize,
     /// How many there may be from one address, and how many there are; nothing is kept without such a limit.
-    per_address: Option<(u32, Mutex<BTreeMap<IpAddr, u32>>)>,
+    per_address: Option<(u32, Mutex<BTreeMap<u64, u32>>)>,
     patience: Patience,
     stage: AtomicU8,
     open: AtomicUsize,
@@ -163,7 +164,7 @@ impl Connections {
     fn count_in(&self, ip: IpAddr) -> bool {
         let Some((limit, counts)) = &self.per_address else { return true };
         let mut counts = counts.lock();
-        let count = counts.entry(who(ip)).or_default();
+        let count = counts.entry(Who::of(ip).key()).or_default();
         let fits = *count < *limit;
         *count += u32::from(fits);
         fits
@@ -171,7 +172,7 @@ impl Connections {
 
     fn count_out(&self, ip: IpAddr) {
         let Some((_, counts)) = &self.per_address else { return };
-        if let Entry::Occupied(mut count) = counts.lock().entry(who(ip)) {
+        if let Entry::Occupied(mut count) = counts.lock().entry(Who::of(ip).key()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -274,14 +275,6 @@ impl Drop for Place {
         if all.open.fetch_sub(1, Release) == 1 {
             all.emptied.notify_waiters();
         }
-    }
-}
-
-/// Whom an address stands for: one who has an IPv6 address has at least 2^64 of them.
-fn who(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -1,7 +1,6 @@
 //! What is for one request only: by itself to the origin, through the same admission as all.
 
 use bytes::Bytes;
-use herdproof::gate::Ask;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body::Body as _;
 
@@ -18,7 +17,7 @@ impl Core {
         let outgoing =
             Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers(self) };
         let asked = self.env.now();
-        match self.origin.fetch(&outgoing, Ask::new(&self.env).deadline(asked + self.settings.wait)).await {
+        match self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait)).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
@@ -57,7 +56,7 @@ impl Core {
             // Else a GET would go on without the body that it came with.
             request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let ask = Ask::new(&self.env).deadline(visit.arrived + self.settings.wait);
+        let ask = visit.ask(self).deadline(visit.arrived + self.settings.wait);
         match self.origin.send(request, ask).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());

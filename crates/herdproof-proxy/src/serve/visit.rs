@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdproof::Tick;
+use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
 use super::{Core, RouteId};
@@ -23,6 +23,7 @@ use crate::{
         vary,
     },
     store::{Found, Place},
+    who::Who,
 };
 
 /// A request that may be answered by what others asked for.
@@ -32,6 +33,8 @@ pub(super) struct Visit<'a> {
     pub(super) key: KeyRef<'a>,
     pub(super) route: RouteId,
     pub(super) client: &'a Client,
+    /// Whom it counts for.
+    pub(super) who: Who,
     pub(super) arrived: Tick,
     /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
     pub(super) host: Option<&'a str>,
@@ -125,6 +128,7 @@ impl Visit<'_> {
             place,
             prior: prior.cloned(),
             template: self.template(core),
+            who: self.who,
             kind,
         }
     }
@@ -135,7 +139,7 @@ impl Visit<'_> {
         hop::strip(&mut headers);
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
-        let client = self.client.address().ip();
+        let client = self.who.address();
         let asked_for = self.host.unwrap_or(authority);
         let (scheme, name) = (self.key.scheme(), &*core.name);
         hop::forward(&mut headers, &Forwarder { client, scheme, authority: asked_for, name });
@@ -148,6 +152,11 @@ impl Visit<'_> {
     /// Path and query, byte for byte.
     pub(super) fn target(&self) -> Uri {
         self.parts.uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
+    }
+
+    /// How it asks to be let through to the origin.
+    pub(super) fn ask(&self, core: &Core) -> Ask {
+        Ask::new(&core.env).user(self.who.key())
     }
 
     pub(super) fn template(&self, core: &Core) -> Template {

@@ -1,6 +1,6 @@
 //! Every row of the table that peers were measured by: how many requests a herd becomes.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWriteExt;
@@ -12,6 +12,7 @@ use crate::{
     origin::Outgoing,
     policy::classify,
     store::Place,
+    who::Who,
 };
 
 const HERD: usize = 200;
@@ -69,6 +70,7 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
                     key,
                     prior: None,
                     template: core.learned.template("a", path, false),
+                    who: Who::of(Ipv4Addr::LOCALHOST.into()),
                     kind: Kind::Miss,
                 };
                 let place = job.place.key().clone();
