@@ -5,33 +5,45 @@
 //!
 //! - **Shared**: those aboard read it while it arrives, and what has arrived is kept. Who leaves does not end it.
 //! - **Own**: the bytes are for the one request they answer. The others ask for their own.
-//! - **Failed**: the bytes, if there are any, are for the one request they answer; the others learn that it failed. For a short
-//!   while, drawn at random, nobody asks again; then one does.
+//! - **Failed**: the bytes, if there are any, are for the one request they answer. Whether it failed for the others too,
+//!   `failing.rs` decides, most often after a request of our own ([`Job::disown`]).
 
 mod pump;
 
-use std::{convert::Infallible, fmt, future::poll_fn, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    future::poll_fn,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use herdproof::{
     Tick,
-    cache::Keep,
+    backoff::RetryAfter,
     flight::{Landing, Linger},
     gate::{Ask, Priority, Refusal},
 };
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body::Body as _;
 use parking_lot::Mutex;
-use pump::Pump;
+use pump::{Over, Pump};
 
 use crate::{
+    failing::{By, Ended, Known, Next, Own as OwnRequest, Start},
     head::block,
-    key::{AsKey, Key},
+    key::Key,
     learn::{self, Template},
     log::{Log, Writer},
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
-    policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
+    policy::{
+        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
+        hop::{self, Forwarder},
+        judge,
+    },
     serve::{Core, RouteId},
     store::{Place, Snapshot, Which},
     who::Who,
@@ -54,6 +66,10 @@ pub(crate) struct Job {
     pub(crate) template: Template,
     /// Who asked first.
     pub(crate) who: Who,
+    /// Whose headers it goes with.
+    pub(crate) by: By,
+    /// Whether one attempt has to do.
+    pub(crate) again: bool,
     pub(crate) kind: Kind,
 }
 
@@ -109,8 +125,10 @@ pub(crate) enum Answer {
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
     pub(crate) what: Fault,
-    /// Until when nobody asks again.
-    pub(crate) until: Option<Tick>,
+    /// What those aboard do whom the answer, if there is one, is not for. None if the origin was not asked.
+    pub(crate) next: Option<Next>,
+    /// Whether it was a request of our own, so that it was nobody's of those aboard.
+    pub(crate) is_ours: bool,
     answer: Mutex<Option<Response<OriginBody>>>,
 }
 
@@ -138,8 +156,21 @@ impl Failure {
         self.answer.lock().take()
     }
 
+    /// Until when nobody asks again, if that is known.
+    pub(crate) fn until(&self) -> Option<Tick> {
+        match self.next {
+            Some(Next::Fail(until)) => Some(until),
+            Some(Next::Again) | None => None,
+        }
+    }
+
+    /// What is known of a URL from a moment ago.
+    pub(crate) fn known(known: Known) -> Failure {
+        Failure { next: Some(Next::Fail(known.until)), ..Failure::new(known.status, Fault::Status) }
+    }
+
     fn new(status: StatusCode, what: Fault) -> Failure {
-        Failure { status, what, until: None, answer: Mutex::new(None) }
+        Failure { status, what, next: None, is_ours: false, answer: Mutex::new(None) }
     }
 }
 
@@ -168,19 +199,25 @@ impl fmt::Display for Fault {
 }
 
 /// Fetches it, and lands the flight of those who wait.
-pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Infallible>) -> Result<(), Infallible> {
-    let (asked, since) = (core.env.now(), core.store.snapshot());
-    if let Some(news) = core.news(&job, asked) {
+pub(crate) async fn fill(
+    core: Arc<Core>,
+    mut job: Job,
+    landing: Landing<Landed, Infallible>,
+) -> Result<(), Infallible> {
+    if let Some(news) = core.prepare(&mut job, &landing).await {
         landing.land_and_end(news);
         return Ok(());
     }
+    let (asked, since) = (core.env.now(), core.store.snapshot());
     let asking = job.prior.as_ref().map(Asking::about);
     let response = core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await;
     drop(asking);
     let response = match response {
         Ok(response) => response,
         Err(error) => {
-            landing.land_and_end(core.failed(&job, error.into()));
+            let ended = ended_without(&error, if job.again { 1 } else { core.settings.origin.attempts });
+            let failed = core.failed(&job, error.into(), ended, landing.aboard());
+            landing.land_and_end(failed);
             return Ok(());
         }
     };
@@ -193,6 +230,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     {
         // Nothing comes after it, so the connection is free again.
         drop(body);
+        core.ended(&job, Ended::Well, false);
         core.revalidated(&job, (prior, since), head.headers, &times, landing);
         return Ok(());
     }
@@ -207,19 +245,27 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     } else {
         verdict
     };
-    core.learn(&job, head.status, verdict);
     let response = |head, body| Response::from_parts(head, body);
-    match verdict {
-        Verdict::Failed(_) => {
+    let ended = ended_with(&job, verdict, head.status, &head.headers, times.wall);
+    match (verdict, ended) {
+        (Verdict::Failed(_), _) | (_, Ended::Refused) => {
             let mut failure = Failure::new(head.status, Fault::Status);
-            failure.answer = Mutex::new(Some(response(head, body)));
-            landing.land_and_end(core.failed(&job, failure));
+            if job.by != By::Proxy {
+                failure.answer = Mutex::new(Some(response(head, body)));
+            }
+            let failed = core.failed(&job, failure, Some(ended), landing.aboard());
+            landing.land_and_end(failed);
         }
-        Verdict::NotShareable { why, store: false } => {
+        (Verdict::NotShareable { why, store: false }, _) => {
+            core.ended(&job, ended, false);
+            core.learn(&job, head.status, verdict);
             core.replaced(&job, head.status, why);
-            landing.land_and_end(Landed::own(&job, why, Some(Answer::Origin(Box::new(response(head, body))))));
+            let answer = Answer::Origin(Box::new(response(head, body)));
+            landing.land_and_end(Landed::own(&job, why, Some(answer)));
         }
         _ => {
+            core.ended(&job, ended, false);
+            core.learn(&job, head.status, verdict);
             hop::keep(&mut head.headers, times.wall);
             let head = block(head.status, &head.headers);
             let (log, writer) = Log::new(&core.afloat);
@@ -229,6 +275,32 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
         }
     }
     Ok(())
+}
+
+/// How a request ended that has no answer, unless it was not sent.
+fn ended_without(error: &OriginError, attempts: u16) -> Option<Ended> {
+    match error {
+        OriginError::Refused(_) => None,
+        OriginError::Connect(_) => Some(Ended::Unreachable(StatusCode::BAD_GATEWAY)),
+        OriginError::TimedOut => Some(Ended::Broken(StatusCode::GATEWAY_TIMEOUT, 1)),
+        OriginError::Broken(_) | OriginError::BadResponse(_) | OriginError::Request(_) => {
+            Some(Ended::Broken(StatusCode::BAD_GATEWAY, attempts))
+        }
+    }
+}
+
+/// How a request ended that has one.
+fn ended_with(job: &Job, verdict: Verdict, status: StatusCode, headers: &HeaderMap, wall: SystemTime) -> Ended {
+    match verdict {
+        Verdict::Failed(_) => {
+            let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let after = after.and_then(|value| RetryAfter::parse(value, wall).ok());
+            Ended::Status(status, after.map(RetryAfter::duration))
+        }
+        // Ours lacks what a client's has: an API key, a session.
+        Verdict::NotShareable { .. } if job.by == By::Proxy && status.as_u16() >= 400 => Ended::Refused,
+        _ => Ended::Well,
+    }
 }
 
 /// A response that is kept or shared, while it arrives.
@@ -247,9 +319,10 @@ impl Arrival<'_> {
         let (core, job) = (self.core, self.job);
         let variant = job.variant(&self.terms);
         let place = core.place(job, &self.terms, self.verdict);
-        // Nobody who asks from now on for this variant finds the flight, which has another key: it is kept before it is whole.
+        // Nobody who asks from now on finds the flight, if that has another key: it is kept before it is whole.
+        let is_elsewhere = |place: &&Place| job.kind == Kind::Alone || place.key() != job.place.key();
         if self.verdict == Verdict::Shareable
-            && let Some(place) = place.as_ref().filter(|place| place.key() != job.place.key())
+            && let Some(place) = place.as_ref().filter(is_elsewhere)
         {
             let keep = || core.store.put(place, Arc::clone(&self.object), self.terms.has_validator);
             match job.kind {
@@ -273,7 +346,11 @@ impl Arrival<'_> {
             landing.land_and_end(landed);
             None
         };
-        let chunks = self.receive(writer, body).await;
+        let (over, chunks) = self.receive(writer, body).await;
+        if over == Over::Broken {
+            // Those who have read a part of it are cut off. For all others one request of our own finds out more.
+            core.ended(job, Ended::Broken(StatusCode::BAD_GATEWAY, 1), true);
+        }
         let Some(place) = place else { return };
         match chunks {
             Some(chunks) if self.verdict.stores() => {
@@ -301,11 +378,11 @@ impl Arrival<'_> {
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
-    async fn receive(&self, writer: Writer, body: OriginBody) -> Option<Vec<Bytes>> {
+    async fn receive(&self, writer: Writer, body: OriginBody) -> (Over, Option<Vec<Bytes>>) {
         let mut body = Box::pin(body);
         let mut pump = Pump::new(&self.core.env, &writer, self.core.max_object, self.object.len(), self.wanted());
-        let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
-        if whole { writer.complete() } else { None }
+        let over = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
+        (over, if over == Over::Whole { writer.complete() } else { None })
     }
 
     /// Whether it is fetched to its end though nobody reads it.
@@ -315,6 +392,41 @@ impl Arrival<'_> {
 }
 
 impl Job {
+    /// Makes it a request of our own: the same URL, what the response varies on, and nothing else that a client chose.
+    fn disown(&mut self, core: &Core) {
+        let mut seen = HeaderMap::new();
+        let spec = core.store.varies_on(&self.key);
+        for name in spec.iter().flat_map(|spec| spec.names()) {
+            for value in self.headers.get_all(name) {
+                seen.append(name, value.clone());
+            }
+        }
+        let mut headers = seen.clone();
+        // One of a few, whatever the client says; see `vary::ask_plainly`.
+        let encodings = self.outgoing.headers.get(header::ACCEPT_ENCODING).cloned();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static("herdproof"));
+        let (scheme, authority) = (self.key.scheme(), self.key.authority());
+        hop::forward(&mut headers, &Forwarder { client: None, scheme, authority, name: core.name() });
+        match &self.prior {
+            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
+            None => condition::clear(&mut headers),
+        }
+        let host = self.outgoing.headers.get(header::HOST).cloned();
+        for (name, value) in [(header::ACCEPT_ENCODING, encodings), (header::HOST, host)] {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        }
+        self.class = classify(&Method::GET, &seen, core.route(self.route));
+        (self.headers, self.outgoing.headers, self.by) = (seen, headers, By::Proxy);
+    }
+
+    /// Whether others would most likely get the same.
+    fn speaks_for_others(&self) -> bool {
+        self.by == By::Proxy || !self.class.has_credentials() && learn::speaks_for_others(&self.headers)
+    }
+
     /// Which answer of several it is that came with these terms.
     fn variant(&self, terms: &Terms) -> Which {
         match &terms.vary {
@@ -326,20 +438,55 @@ impl Job {
 
 impl Landed {
     fn own(job: &Job, why: Reason, answer: Option<Answer>) -> Landed {
+        // What answers a request of our own answers nobody's.
+        let answer = answer.filter(|_| job.by != By::Proxy);
         Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), answer: Mutex::new(answer) }))
     }
 }
 
 impl Core {
-    /// What became of another flight that ended between the look-up that found nothing and this one. Without it the last of a herd
-    /// would now and then ask once more for what has just come, or has just failed.
+    /// Decides when it is asked for and with whose headers, and waits until then; or finds that there is nothing to ask.
+    async fn prepare(&self, job: &mut Job, landing: &Landing<Landed, Infallible>) -> Option<Landed> {
+        let now = self.env.now();
+        let key = job.place.key().hash();
+        match job.kind {
+            Kind::Alone => None,
+            // It is for everybody, so nobody's headers decide what comes back.
+            Kind::Refresh => {
+                if !self.failing.own_is_bad(key, now) {
+                    job.disown(self);
+                }
+                None
+            }
+            Kind::Miss => {
+                if let Some(news) = self.news(job, now) {
+                    return Some(news);
+                }
+                let (at, own) = match self.failing.start(key, now, job.who.key()) {
+                    Start::Known(known) => return Some(Landed::Failed(Arc::new(Failure::known(known)))),
+                    Start::Ask { at, own, again } => {
+                        job.again = again;
+                        (at, own)
+                    }
+                    Start::Aside { at } => (at, OwnRequest::No),
+                };
+                if at > now {
+                    let now = self.env.sleep_until(at).await;
+                    if let Some(news) = self.news(job, now) {
+                        return Some(news);
+                    }
+                }
+                if own == OwnRequest::Yes || own == OwnRequest::IfShared && landing.aboard() > 1 {
+                    job.disown(self);
+                }
+                None
+            }
+        }
+    }
+
+    /// What another flight brought that ended between the look-up that found nothing and this one. Without it the last of a herd
+    /// would now and then ask once more for what has just come.
     fn news(&self, job: &Job, now: Tick) -> Option<Landed> {
-        if job.kind != Kind::Miss {
-            return None;
-        }
-        if let Some(known) = self.failures.peek(job.place.key() as &dyn AsKey) {
-            return Some(Landed::Failed(known.value));
-        }
         let (object, variant) = self.store.at(&job.place, &job.headers)?;
         let is_new = job.prior.as_ref().is_none_or(|prior| !Arc::ptr_eq(prior, &object));
         let serves = object.life.at(now, &RequestDirectives::default()).serves();
@@ -355,28 +502,43 @@ impl Core {
         match job.kind {
             // What is there is served meanwhile: no need to push, or to try twice.
             Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),
+            Kind::Miss if job.again => ask.attempt(1),
             Kind::Miss | Kind::Alone => ask,
         }
     }
 
-    /// Remembers a failure for a short while, so that the next who ask need not learn of it from the origin.
-    fn failed(&self, job: &Job, mut failure: Failure) -> Landed {
+    /// The origin failed, or was not asked. So many are aboard.
+    fn failed(&self, job: &Job, mut failure: Failure, ended: Option<Ended>, aboard: u32) -> Landed {
+        failure.next = ended.map(|ended| self.ended(job, ended, aboard > 1));
+        failure.is_ours = job.by == By::Proxy;
         let now = self.env.now();
-        // What our own admission refused says nothing about this URL, and comes with a time of its own.
-        let rest = match &failure.what {
-            Fault::Refused(refusal) => refusal.after.unwrap_or(Duration::from_secs(1)),
-            Fault::Status | Fault::Silent(_) => self.rng.between(self.settings.failed.start, self.settings.failed.end),
+        // Nobody asks about what is kept again before that, and everybody who may has the old one meanwhile: not because of
+        // one client's failure.
+        let rest = match (&failure.what, failure.until()) {
+            // That says nothing about this URL, and comes with a time of its own.
+            (Fault::Refused(refusal), _) => Some(now + refusal.after.unwrap_or(Duration::from_secs(1))),
+            (_, Some(until)) => Some(until),
+            // A request of our own that finds no answer says enough where there is something to serve.
+            (_, None) if job.by == By::Proxy || job.kind == Kind::Refresh => {
+                let Range { start, end } = self.settings.failed;
+                Some(now + self.rng.between(start, end))
+            }
+            (_, None) => None,
         };
-        if let Some(prior) = &job.prior {
-            prior.rest(now + rest);
-        }
-        if !matches!(failure.what, Fault::Refused(_)) && !matches!(job.kind, Kind::Alone) {
-            failure.until = Some(now + rest);
-            let known = Failure { answer: Mutex::new(None), what: failure.what.clone(), ..failure };
-            failure.answer = Mutex::new(failure.answer.into_inner());
-            self.failures.set_with(job.place.key().clone(), Arc::new(known), &Keep::ttl(rest));
+        if let (Some(prior), Some(until)) = (&job.prior, rest) {
+            prior.rest(until);
         }
         Landed::Failed(Arc::new(failure))
+    }
+
+    /// What is to be remembered of how a request for a URL ended. `others`: whether more than one client waited for it.
+    fn ended(&self, job: &Job, ended: Ended, others: bool) -> Next {
+        if job.kind == Kind::Alone {
+            return Next::Again;
+        }
+        let draw = self.rng.unit();
+        let key = job.place.key().hash();
+        self.failing.ended(key, self.env.now(), job.by, ended, others, (&self.settings.failed, draw))
     }
 
     /// What is kept is still right, and has new times.
@@ -447,7 +609,7 @@ impl Core {
         // What a request with a cookie or credentials gets, or one that was put in another way, or one too many, says nothing
         // about what others get.
         if let Some(prior) = &job.prior {
-            if job.class.has_credentials() || is_about_the_request(status) || !why.is_telling() {
+            if !job.speaks_for_others() || is_about_the_request(status) || !why.is_telling() {
                 prior.rest(self.env.now() + self.settings.failed.end);
             } else {
                 self.store.remove(job.place.key(), prior);
@@ -457,7 +619,7 @@ impl Core {
 
     /// Learns who may share what, for those who ask next.
     pub(crate) fn learn(&self, job: &Job, status: StatusCode, verdict: Verdict) {
-        self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict));
+        self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict), job.speaks_for_others());
     }
 
     /// As [`learn`](Core::learn), of a request that went by itself.
@@ -467,21 +629,26 @@ impl Core {
         key: u64,
         template: Template,
         (status, verdict): (StatusCode, Verdict),
+        plainly: bool,
     ) {
         // What cannot be seen from a part or a condition is not learned from one; nor is it from how one request was put: a head
         // that the origin cannot read would make everybody go by themselves.
         if is_about_the_request(status) || !verdict.why().is_none_or(Reason::is_telling) {
             return;
         }
-        let key = private_key(class, key);
+        // Anybody can ask for pages that are not there. That they say nothing about being shared says nothing about others.
+        if status.is_client_error() && matches!(verdict.why(), Some(Reason::Status | Reason::Unsaid | Reason::Error)) {
+            return;
+        }
+        let (key, now) = (private_key(class, key), self.env.now());
         match verdict {
             Verdict::Shareable | Verdict::AboardOnly { .. } => {
-                self.private.forget(key);
-                self.learned.learn(template, true);
+                self.private.forget(key, now);
+                self.learned.learn(template, true, now);
             }
             Verdict::NotShareable { store: false, .. } => {
-                self.private.remember(key, self.env.now() + learn::memory(self.rng.unit()));
-                self.learned.learn(template, false);
+                self.private.remember(key, now, now + learn::memory(self.rng.unit()), plainly);
+                self.learned.learn(template, false, now);
             }
             // What is kept to be asked about is nothing to wait for in vain; and to let its like pass would be never to keep it.
             Verdict::NotShareable { store: true, .. } | Verdict::Failed(_) => {}

@@ -1,23 +1,28 @@
-//! What turned out not to be shareable, so that nobody waits for it again in vain.
+//! What turned out not to be shareable, so that nobody waits long for it again in vain.
 //!
 //! A crowd that waits for one response, only to learn that it was private, has waited for nothing: each of them must ask for
-//! its own. The second crowd should not wait at all. So a key whose response could not be shared is remembered for a while
-//! ([`Private`]), and its requests go straight through.
+//! its own. The second crowd should not wait at all. So it is remembered how often in a row the response of a key was private
+//! ([`Private`]), and the more often, the more requests for it go in parallel ([`width`]); `widen.rs` lets them go.
 //!
 //! That does not help with private URLs that nobody has seen, `/orders/1001`, `/orders/1002`: each of them would be waited for
 //! once. So what all of a route's responses had in common is learned too ([`Routes`]). A route is a path with its numbers and
-//! names taken out, coarsely and finely; one response that can be shared is enough to unlearn it. To be wrong costs
-//! efficiency only: who is let through passes admission, and who waits in vain goes on then.
+//! names taken out, coarsely and finely; one response that can be shared is enough to unlearn it.
 //!
-//! Both are tables of fixed size without a lock. What does not fit replaces what was there.
+//! What is learned is learned from what clients ask for, so it never switches coalescing off. A stranger who teaches that a
+//! route is private makes a herd at an unseen page of it eight requests instead of one, and no more: what comes back
+//! shareable is stored, and the rest of the herd has it. Both tables are of fixed size, and a scan through many URLs does not
+//! flush what is known of others ([`Table`]).
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use herdproof::Tick;
+use http::HeaderMap;
+
+use crate::table::{Table, Worth};
 
 /// How many keys are remembered at most.
 const KEYS: usize = 16 * 1024;
@@ -27,20 +32,68 @@ const ROUTES: usize = 4 * 1024;
 const PRIVATE: u8 = 4;
 /// ... and it takes no more than one that can be shared to change that.
 const MOST: u8 = 8;
-/// Of a route in its fine form that was shared the last time: what its neighbours turn out to be does not count.
-const SHARED: u8 = u8::MAX;
-/// In a word of the table, what is not the time: it tells keys apart.
-const TAG: u64 = !0 << 32;
+/// Requests of one key in parallel while nothing is known of it but that its route is private.
+const NARROW: u32 = 8;
+/// Private responses in a row from which on more make no difference: 8 x 2^16 is more than any limit.
+const TIMES: u8 = 16;
+/// What a request that speaks for others counts for: 8 x 2^5 is as wide as the default limit.
+const PLAINLY: u8 = 5;
+
+/// Fields of a request that say nothing of who asks, or that the proxy writes itself.
+const USUAL: [&str; 22] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "cdn-loop",
+    "connection",
+    "dnt",
+    "host",
+    "if-modified-since",
+    "if-none-match",
+    "keep-alive",
+    "pragma",
+    "priority",
+    "range",
+    "referer",
+    "te",
+    "traceparent",
+    "tracestate",
+    "upgrade-insecure-requests",
+    "user-agent",
+    "via",
+    "x-real-ip",
+];
 
 /// Keys whose response could not be shared lately.
 #[derive(Debug)]
-pub(crate) struct Private(Box<[AtomicU64]>);
+pub(crate) struct Private(Table<Row>);
+
+/// Private responses of one key in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Row {
+    times: u8,
+    until: Tick,
+}
 
 /// Routes of which no response could be shared lately.
 #[derive(Debug)]
 pub(crate) struct Routes<S> {
-    scores: Box<[AtomicU8]>,
+    scores: Table<Score>,
+    /// Whether any route was ever learned private.
+    any: AtomicBool,
     hasher: S,
+}
+
+/// What is known of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Score {
+    #[default]
+    Unknown,
+    /// So many unshareable responses in a row.
+    Private(u8),
+    /// Shared the last time: what the neighbours of a route in its fine form turn out to be does not count.
+    Shared,
 }
 
 /// A route, in its fine and its coarse form.
@@ -50,46 +103,68 @@ pub(crate) struct Template {
     coarse: u64,
 }
 
+/// Whether others would most likely get what this request gets: it has nothing in it but what every browser sends, no
+/// credentials and nothing that is only in this one. What such a request gets is believed at once; what any other gets may be
+/// one client's doing, and is believed step by step.
+pub(crate) fn speaks_for_others(headers: &HeaderMap) -> bool {
+    headers.keys().all(|name| {
+        let name = name.as_str();
+        USUAL.contains(&name) || name.starts_with("sec-") || name.starts_with("x-forwarded-")
+    })
+}
+
+/// How many requests of one key may go in parallel after so many private responses in a row.
+pub(crate) fn width(times: u8) -> u32 {
+    NARROW << times.min(TIMES)
+}
+
 impl Private {
     pub(crate) fn new() -> Private {
-        Private((0..KEYS).map(|_| AtomicU64::new(0)).collect())
+        Private(Table::new(KEYS))
     }
 
-    /// Remembers a key, by its hash, until then.
-    pub(crate) fn remember(&self, key: u64, until: Tick) {
-        if let Some(word) = self.word(key) {
-            word.store((key & TAG) | (seconds(until) + 1), Relaxed);
-        }
+    /// One more private response to this key, which is remembered until then. `plainly`: to a request that others would have
+    /// made in the same way.
+    pub(crate) fn remember(&self, key: u64, now: Tick, until: Tick, plainly: bool) {
+        self.0.change(key, now, |row| {
+            let times = if now < row.until { row.times.saturating_add(1) } else { 1 };
+            *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until };
+        });
     }
 
     /// Forgets a key: something of it could be shared.
-    pub(crate) fn forget(&self, key: u64) {
-        if let Some(word) = self.word(key)
-            && word.load(Relaxed) & TAG == key & TAG
-        {
-            word.store(0, Relaxed);
+    pub(crate) fn forget(&self, key: u64, now: Tick) {
+        if self.0.get(key, |_| ()).is_some() {
+            self.0.change(key, now, |row| *row = Row::default());
         }
     }
 
-    /// Whether a key is remembered. Another may be taken for it, once in four thousand million.
-    pub(crate) fn knows(&self, key: u64, now: Tick) -> bool {
-        let word = self.word(key).map_or(0, |word| word.load(Relaxed));
-        word != 0 && word & TAG == key & TAG && word & !TAG > seconds(now)
-    }
-
-    fn word(&self, key: u64) -> Option<&AtomicU64> {
-        self.0.get(usize::try_from(key % KEYS as u64).unwrap_or(0))
+    /// How many private responses in a row a key had lately; none if it had none.
+    pub(crate) fn times(&self, key: u64, now: Tick) -> Option<u8> {
+        self.0.get(key, |row| (now < row.until).then_some(row.times)).flatten()
     }
 }
 
-/// Since the clock began, in 31 bits: 68 years.
-fn seconds(at: Tick) -> u64 {
-    (at - Tick::ZERO).as_secs().min(u64::from(u32::MAX >> 1))
+impl Worth for Row {
+    fn worth(&self, now: Tick) -> u64 {
+        if now < self.until { u64::from(self.times) } else { 0 }
+    }
+}
+
+impl Worth for Score {
+    fn worth(&self, _: Tick) -> u64 {
+        match self {
+            Score::Unknown => 0,
+            Score::Private(times) => (*times).into(),
+            // As much as a route that has just become private: neither pushes the other out for long.
+            Score::Shared => PRIVATE.into(),
+        }
+    }
 }
 
 impl<S: BuildHasher> Routes<S> {
     pub(crate) fn new(hasher: S) -> Routes<S> {
-        Routes { scores: (0..ROUTES).map(|_| AtomicU8::new(0)).collect(), hasher }
+        Routes { scores: Table::new(2 * ROUTES), any: AtomicBool::new(false), hasher }
     }
 
     /// The route of a request. Those with credentials are others than those without.
@@ -108,33 +183,38 @@ impl<S: BuildHasher> Routes<S> {
         Template { fine: fine.finish(), coarse: coarse.finish() }
     }
 
+    /// Whether there may be a route to unlearn.
+    #[inline]
+    pub(crate) fn has_private(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
     /// Whether no response of this route could be shared lately.
     pub(crate) fn is_private(&self, route: Template) -> bool {
-        let is_private = |score: u8| (PRIVATE..SHARED).contains(&score);
-        let [fine, coarse] = self.scores(route).map(|score| score.map_or(0, |score| score.load(Relaxed)));
-        fine != SHARED && (is_private(fine) || is_private(coarse))
+        let score = |key| self.scores.get(key, |score| *score).unwrap_or_default();
+        let is_private = |score| matches!(score, Score::Private(times) if times >= PRIVATE);
+        let fine = score(route.fine);
+        fine != Score::Shared && (is_private(fine) || is_private(score(route.coarse)))
     }
 
     /// A response of this route could be shared, or could not.
-    pub(crate) fn learn(&self, route: Template, shareable: bool) {
-        for (score, best) in self.scores(route).into_iter().zip([SHARED, 0]) {
-            let Some(score) = score else { continue };
-            let before = score.load(Relaxed);
-            let after = match before {
-                _ if shareable => best,
-                SHARED => 1,
-                count => (count + 1).min(MOST),
-            };
-            // A count that is lost to another thread is one among many.
-            if after != before {
-                score.store(after, Relaxed);
+    pub(crate) fn learn(&self, route: Template, shareable: bool, now: Tick) {
+        for (key, best) in [(route.fine, Score::Shared), (route.coarse, Score::Unknown)] {
+            // The rule, and most often the end of it: nothing changes.
+            if shareable && self.scores.get(key, |score| *score).unwrap_or_default() == best {
+                continue;
             }
+            self.scores.change(key, now, |score| {
+                *score = match *score {
+                    _ if shareable => best,
+                    Score::Private(times) => Score::Private((times + 1).min(MOST)),
+                    Score::Unknown | Score::Shared => Score::Private(1),
+                }
+            });
         }
-    }
-
-    /// In its fine form, and in its coarse one.
-    fn scores(&self, route: Template) -> [Option<&AtomicU8>; 2] {
-        [route.fine, route.coarse].map(|hash| self.scores.get(usize::try_from(hash % ROUTES as u64).unwrap_or(0)))
+        if !shareable {
+            self.any.store(true, Relaxed);
+        }
     }
 }
 
@@ -169,25 +249,42 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_remembered_for_its_time_and_no_longer() {
+    fn the_gate_of_a_private_key_widens_with_each_private_response() {
         let private = Private::new();
-        assert!(!private.knows(0, at(0)) && !private.knows(7, at(0)));
-        private.remember(7, at(120));
-        assert!(private.knows(7, at(0)) && private.knows(7, at(120)) && !private.knows(7, at(121)));
-        private.forget(7);
-        assert!(!private.knows(7, at(0)));
+        let widths: Vec<_> = (0..8)
+            .map(|second| {
+                private.remember(7, at(second), at(120), false);
+                private.times(7, at(second)).map(width)
+            })
+            .collect();
+        assert_eq!(widths, [16, 32, 64, 128, 256, 512, 1024, 2048].map(Some));
+        private.remember(7, at(121), at(240), false);
+        assert_eq!(private.times(7, at(121)), Some(1), "what has lapsed does not count");
+        assert_eq!(width(u8::MAX), 8 << 16, "no shift runs over");
     }
 
     #[test]
-    fn one_key_is_not_taken_for_another_that_shares_its_place() {
+    fn a_scan_through_private_urls_does_not_flush_what_is_known_of_others() {
         let private = Private::new();
-        let other = 7 + (1 << 40);
-        private.remember(7, at(120));
-        assert!(!private.knows(other, at(0)));
-        private.forget(other);
-        assert!(private.knows(7, at(0)));
-        private.remember(other, at(120));
-        assert!(private.knows(other, at(0)) && !private.knows(7, at(0)));
+        for _ in 0..3 {
+            private.remember(7, at(0), at(120), false);
+        }
+        for key in 0..200_000_u64 {
+            private.remember(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(1), at(120), false);
+        }
+        assert_eq!(private.times(7, at(1)), Some(3));
+    }
+
+    #[test]
+    fn a_private_key_is_remembered_for_its_time_and_no_longer() {
+        let private = Private::new();
+        private.remember(7, at(0), at(120), false);
+        let known = |key, second| private.times(key, at(second)).is_some();
+        assert!(known(7, 0) && known(7, 119) && !known(7, 120) && !known(8, 0));
+        private.forget(8, at(0));
+        assert!(known(7, 0));
+        private.forget(7, at(0));
+        assert!(!known(7, 0));
     }
 
     #[test]
@@ -196,13 +293,13 @@ mod tests {
         let route = |path: &str| routes.template("shop", path, true);
         for order in 0..4 {
             assert!(!routes.is_private(route("/orders/99")));
-            routes.learn(route(&format!("/orders/{order}")), false);
+            routes.learn(route(&format!("/orders/{order}")), false, at(0));
         }
         assert!(routes.is_private(route("/orders/99")));
         assert!(!routes.is_private(routes.template("shop", "/orders/99", false)), "others may share");
         assert!(!routes.is_private(routes.template("blog", "/orders/99", true)));
         assert!(!routes.is_private(route("/products/99")));
-        routes.learn(route("/orders/5"), true);
+        routes.learn(route("/orders/5"), true, at(0));
         assert!(!routes.is_private(route("/orders/99")), "one that can be shared is enough");
     }
 
@@ -211,7 +308,7 @@ mod tests {
         let routes = routes();
         let route = |path: &str| routes.template("shop", path, true);
         for user in ["ann", "bob", "eve", "zoe"] {
-            routes.learn(route(&format!("/users/{user}/inbox")), false);
+            routes.learn(route(&format!("/users/{user}/inbox")), false, at(0));
         }
         assert!(routes.is_private(route("/users/joe/inbox")));
         assert!(!routes.is_private(route("/users/joe")));
@@ -222,14 +319,14 @@ mod tests {
     fn a_page_that_was_shared_is_not_made_private_by_its_neighbours() {
         let routes = routes();
         let route = |path: &str| routes.template("shop", path, false);
-        routes.learn(route("/api/products"), true);
+        routes.learn(route("/api/products"), true, at(0));
         for _ in 0..10 {
-            routes.learn(route("/api/me"), false);
-            routes.learn(route("/api/cart"), false);
+            routes.learn(route("/api/me"), false, at(0));
+            routes.learn(route("/api/cart"), false, at(0));
         }
         assert!(!routes.is_private(route("/api/products")));
         assert!(routes.is_private(route("/api/orders")), "nothing is known of it but where it is");
-        routes.learn(route("/api/products"), false);
+        routes.learn(route("/api/products"), false, at(0));
         assert!(routes.is_private(route("/api/products")), "it has become like them");
     }
 
@@ -238,7 +335,7 @@ mod tests {
         let routes = routes();
         let route = routes.template("shop", "/", false);
         for number in 0..100 {
-            routes.learn(route, number % 4 == 0);
+            routes.learn(route, number % 4 == 0, at(0));
             assert!(!routes.is_private(route));
         }
     }

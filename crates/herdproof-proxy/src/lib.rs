@@ -12,6 +12,7 @@ pub mod admin;
 mod body;
 mod cache_status;
 mod deliver;
+mod failing;
 mod fill;
 mod head;
 pub mod key;
@@ -27,8 +28,10 @@ pub mod settings;
 mod store;
 mod stripes;
 mod sync;
+mod table;
 pub mod trouble;
 mod who;
+mod widen;
 
 pub use body::{Body, CutOff};
 pub use listener::{Client, Listener, Server};

@@ -139,6 +139,11 @@ impl Log {
         state.dropped == 0 && state.ending != Some(Ending::Failed)
     }
 
+    /// Whether it broke off.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().ending == Some(Ending::Failed)
+    }
+
     /// Drops what is older than the window, and gives it to be dropped without the lock.
     fn shorten(&self, state: &mut State) -> Vec<Bytes> {
         let before = state.afloat();

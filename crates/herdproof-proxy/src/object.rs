@@ -176,6 +176,11 @@ impl Object {
         }
     }
 
+    /// Whether its body broke off.
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self.elsewhere(), Some(Elsewhere::Arriving(log, _)) if log.has_failed())
+    }
+
     /// Whether nobody is to ask the origin about it now, because that has just failed.
     pub(crate) fn is_resting(&self, now: Tick) -> bool {
         now.as_nanos() < self.rests_until.load(Relaxed)

@@ -21,12 +21,11 @@ mod record;
 mod tests;
 mod visit;
 
-use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, mem, sync::Arc, time::Duration};
+use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, mem, sync::Arc};
 
 use bytes::Bytes;
 use herdproof::{
-    Env, Group,
-    cache::{Cache, Policy},
+    Env, Group, Tick,
     env::{MapHasher, Rng},
     flight::{Abandon, Flight},
     shed::Appointments,
@@ -38,9 +37,10 @@ use crate::{
     access::{AccessLog, Outcome},
     body::Body,
     cache_status::HIT,
-    fill::{Failure, Kind, Landed, fill},
+    failing::Failing,
+    fill::{Kind, Landed, fill},
     key::{Key, KeyRef, Keyer, Scheme},
-    learn::{Private, Routes},
+    learn::{Private, Routes, Template},
     listener::{Client, Listener, Server},
     log::Afloat,
     metrics::Metrics,
@@ -53,11 +53,11 @@ use crate::{
     settings::{self, Settings},
     store::{Found, Store},
     who::Who,
+    widen::Widening,
 };
 
-/// How many failures are remembered, and what their keys may weigh together: they hold what clients say.
-const FAILURES: usize = 10_000;
-const FAILURES_WEIGH: u64 = 4 << 20;
+/// Of so many hits, about one says what it knows of its route.
+const UNTEACHES: u64 = 61;
 
 /// A proxy; see the [crate](crate). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -71,9 +71,10 @@ pub(crate) struct Core {
     pub(crate) origin: Origin,
     pub(crate) store: Store,
     flights: Group<Key, Landed, Infallible>,
-    pub(crate) failures: Cache<Key, Arc<Failure>>,
+    pub(crate) failing: Failing,
     pub(crate) private: Private,
     pub(crate) learned: Routes<MapHasher>,
+    widening: Widening,
     pub(crate) afloat: Arc<Afloat>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
@@ -100,19 +101,16 @@ impl Proxy {
         let max_object = settings.max_object.min(settings.memory / 16);
         let abandon = Abandon::Finish { within: settings.origin.head_timeout };
         let flights = Group::builder(env).abandon(abandon).max_followers(settings.max_followers).build();
-        let failures = Cache::builder(env)
-            .weighed(FAILURES_WEIGH, FAILURES, |key: &Key, _| key.weight() as u64 + 256)
-            .policy(Policy::strict(Duration::from_secs(1)))
-            .build();
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
             routes: routes(&settings),
             origin,
             store: Store::new(env, settings.memory),
             flights,
-            failures,
+            failing: Failing::new(),
             private: Private::new(),
             learned: Routes::new(env.hasher("proxy/routes")),
+            widening: Widening::new(env),
             afloat: Afloat::new(settings.in_flight),
             max_object,
             keyer: Keyer::new(rng.bits()),
@@ -224,8 +222,19 @@ impl Core {
         }
         let usage = object.life.at(visit.arrived, &visit.class.asked);
         match found.object.take_if(|_| usage == Use::Fresh) {
-            Some(object) => Ok(Choice { object, outcome: Outcome::Hit, detail: "", cache: HIT }),
+            Some(object) => {
+                self.shared_again(visit.arrived, || visit.template(self));
+                Ok(Choice { object, outcome: Outcome::Hit, detail: "", cache: HIT })
+            }
             None => self.think(visit, usage, found),
+        }
+    }
+
+    /// A hit shows that responses of its route can be shared. One in many does, so that hits cost no more for it.
+    #[inline]
+    fn shared_again(&self, now: Tick, template: impl FnOnce() -> Template) {
+        if self.learned.has_private() && now.as_nanos().is_multiple_of(UNTEACHES) {
+            self.learned.learn(template(), true, now);
         }
     }
 
@@ -299,6 +308,11 @@ impl Core {
         };
         // What to ask for is written down by the one who asks: of a herd, all others only wait.
         self.flights.run_landing(key, |landing| fill(Arc::clone(self), visit.job(self, found, prior, kind), landing))
+    }
+
+    /// What it calls itself to others.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The route that a path is on.

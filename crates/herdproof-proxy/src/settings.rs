@@ -194,7 +194,7 @@ impl Default for Settings {
             in_flight: 128 << 20,
             max_followers: 100_000,
             wait: secs(30),
-            failed: Duration::from_millis(500)..secs(2),
+            failed: secs(1)..secs(2),
             rules: Rules::default(),
             routes: Vec::new(),
             clients: ClientSettings::default(),

@@ -107,7 +107,9 @@ impl Store {
     pub(crate) fn find(&self, key: &KeyRef<'_>, headers: &HeaderMap) -> Found {
         match self.slots.find(key as &dyn AsKey).map(|got| got.value) {
             None => Found { object: None, variant: None },
-            Some(Slot::Object(object)) => Found { object: Some(object), variant: None },
+            // One that is still arriving, and too large to be kept or broken off, is of no use to who comes late.
+            Some(Slot::Object(object)) if object.has_beginning() => Found { object: Some(object), variant: None },
+            Some(Slot::Object(_)) => Found { object: None, variant: None },
             Some(Slot::Varies(signpost)) => self.find_variant(key, &signpost, headers),
         }
     }
@@ -126,7 +128,6 @@ impl Store {
     fn find_variant(&self, key: &KeyRef<'_>, signpost: &Signpost, headers: &HeaderMap) -> Found {
         let place = key.to_variant(signpost.number, &signpost.spec.variant(headers));
         let object = match self.slots.find(&place as &dyn AsKey).map(|got| got.value) {
-            // One that is still arriving, and too large to be kept, is of no use to who comes late.
             Some(Slot::Object(object)) if object.has_beginning() => Some(object),
             Some(Slot::Object(_) | Slot::Varies(_)) | None => None,
         };
@@ -134,6 +135,14 @@ impl Store {
             object.want();
         }
         Found { object, variant: Some(place) }
+    }
+
+    /// What the responses of a URL vary on, if they do.
+    pub(crate) fn varies_on(&self, key: &Key) -> Option<Spec> {
+        match self.slots.peek(key as &dyn AsKey)?.value {
+            Slot::Varies(signpost) => Some(signpost.spec.clone()),
+            Slot::Object(_) => None,
+        }
     }
 
     /// What there is by now for who has found nothing at this place.

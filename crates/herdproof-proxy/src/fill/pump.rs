@@ -22,6 +22,16 @@ const WORTHWHILE: u64 = 1 << 20;
 /// So long after the head those aboard have surely begun to read.
 const BOARDING: Duration = Duration::from_secs(1);
 
+/// How a body ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Whole,
+    /// The origin broke it off.
+    Broken,
+    /// Nobody reads it, and it is not worth fetching to its end.
+    Unread,
+}
+
 pub(super) struct Pump {
     /// No more than this is kept of a body.
     most: u64,
@@ -45,13 +55,13 @@ impl Pump {
         Pump { most, len, wanted, boarding, published: 0 }
     }
 
-    /// Ready when the body is over: whether it is whole.
+    /// Ready when the body is over.
     pub(super) fn poll<B: Body<Data = Bytes>>(
         &mut self,
         writer: &Writer,
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
-    ) -> Poll<bool> {
+    ) -> Poll<Over> {
         loop {
             if writer.poll_room(cx).is_pending() {
                 // Whoever is waited for may be waiting to hear of it.
@@ -75,12 +85,12 @@ impl Pump {
                         self.publish(writer);
                     }
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
-                Poll::Ready(None) => return Poll::Ready(true),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Over::Broken),
+                Poll::Ready(None) => return Poll::Ready(Over::Whole),
                 Poll::Pending => {
                     self.publish_rest(writer);
                     let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
-                    return if goes_on { Poll::Pending } else { Poll::Ready(false) };
+                    return if goes_on { Poll::Pending } else { Poll::Ready(Over::Unread) };
                 }
             }
         }
@@ -199,8 +209,8 @@ mod tests {
         pumping(async |env, _, writer, mut pump| {
             let mut body = Chunks::new(5);
             let begun = env.now();
-            let whole = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
-            assert!(!whole && env.now() - begun >= BOARDING);
+            let over = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
+            assert!(over == Over::Unread && env.now() - begun >= BOARDING);
         });
     }
 

@@ -125,8 +125,8 @@ pub fn is_framed_twice(headers: &HeaderMap) -> bool {
 /// Whom a request came from, and through whom it goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarder<'a> {
-    /// The client.
-    pub client: IpAddr,
+    /// The client; none if the proxy asks for itself.
+    pub client: Option<IpAddr>,
     /// How it reached us, or a proxy in front that we trust.
     pub scheme: Scheme,
     /// Whom it asked for.
@@ -165,9 +165,11 @@ pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
     for name in forged {
         headers.remove(name);
     }
-    let client = by.client.to_string();
-    append(headers, &X_FORWARDED_FOR, &client);
-    set(headers, X_REAL_IP, &client);
+    if let Some(client) = by.client {
+        let client = client.to_string();
+        append(headers, &X_FORWARDED_FOR, &client);
+        set(headers, X_REAL_IP, &client);
+    }
     set(headers, X_FORWARDED_HOST, by.authority);
     set(headers, X_FORWARDED_PROTO, by.scheme.as_str());
     append(headers, &CDN_LOOP, by.name);
@@ -247,7 +249,7 @@ mod tests {
     }
 
     fn forwarder() -> Forwarder<'static> {
-        Forwarder { client: [10, 0, 0, 7].into(), scheme: Scheme::Https, authority: "a.example", name: "edge-1" }
+        Forwarder { client: Some([10, 0, 0, 7].into()), scheme: Scheme::Https, authority: "a.example", name: "edge-1" }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use herdproof::{
     flight::{FlightError, Landed as Flown},
     gate::Ask,
+    retry::by,
 };
 use http::StatusCode;
 
@@ -12,15 +13,19 @@ use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::cache_status,
+    failing::{Next, Start},
     fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
-    key::AsKey,
+    key::Key,
+    learn::width,
     object::Object,
     policy::{Reason, Use, Way},
     store::Found,
+    widen::{Came, Going, Turn},
 };
 
-/// How often a request looks up anew, because what it waited for was another variant, say.
-const ROUNDS: u32 = 3;
+/// How often a request looks up anew: because what it waited for was another variant; or because it failed, and then a request
+/// of our own failed in another way, and then one of two clients did.
+const ROUNDS: u32 = 5;
 
 /// The longest and the shortest wait for the origin if there is something to serve instead.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -32,12 +37,31 @@ fn patience(took: Duration) -> Duration {
     if took < LONGEST { took.saturating_mul(4).clamp(SHORTEST, LONGEST) } else { SHORTEST }
 }
 
+/// What a request makes of what has come.
+enum Look {
+    Served(Served),
+    /// It is not for this request, nor for others like it.
+    Apart(&'static str),
+    /// It is not for this request.
+    Again,
+}
+
+/// Why a request goes by itself, and how many of its key may at a time.
+#[derive(Clone, Copy, Debug)]
+struct Apart {
+    why: &'static str,
+    width: u32,
+}
+
 impl Core {
     /// Asks the origin, with others if that may be.
     pub(super) async fn miss(self: &Arc<Core>, visit: &Visit<'_>, mut found: Found) -> Served {
         if let Some(served) = self.turned_away(visit) {
             return served;
         }
+        // What was learned of it while it waited: that it is for one only, and that it failed for somebody else.
+        let mut private = None;
+        let mut failed: Option<Arc<Failure>> = None;
         for _ in 0..ROUNDS {
             let now = self.env.now();
             let prior = found.object.as_ref().filter(|object| visit.class.may_have(object.life.is_for_all()));
@@ -54,8 +78,21 @@ impl Core {
                     None,
                 );
             }
-            if let Some(known) = self.known_failure(visit, &found) {
-                return self.not_served(visit, spare.as_ref(), &known, false);
+            let mut alone = usage == Some(Use::Alone)
+                || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
+            let apart = self.apart(visit, &found, alone, private);
+            if !alone && apart.is_none() {
+                let key = found.variant.as_ref().map_or(visit.key.hash(), Key::hash);
+                match self.failing.start(key, now, visit.who.key()) {
+                    Start::Known(known) => {
+                        return self.not_served(visit, spare.as_ref(), &Failure::known(known), false);
+                    }
+                    Start::Aside { at } => {
+                        self.env.sleep_until(at).await;
+                        alone = true;
+                    }
+                    Start::Ask { .. } => {}
+                }
             }
             if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
                 return visit.stale(object, "origin-failed", now);
@@ -63,26 +100,52 @@ impl Core {
             if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
                 return visit.stale(object, "origin-slow", now);
             }
-            let alone = usage == Some(Use::Alone)
-                || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
-            if let Some(why) = self.passes(visit, &found, alone) {
-                return self.pass(visit, why).await;
+            if self.afloat.is_full() {
+                return self.pass(visit, "memory").await;
             }
-            let kind = if alone { Kind::Alone } else { Kind::Miss };
             let until = match &spare {
                 Some(object) => now + patience(object.life.load()),
                 None => visit.arrived + self.settings.wait,
             };
             let waiting = self.metrics.wait();
-            let flown = self.fly(visit, &found, prior, kind).by(until).await;
+            let mut going = None;
+            if let Some(Apart { width, .. }) = apart {
+                let key = private_key(&visit.class, visit.key.hash());
+                let most = self.settings.origin.limit;
+                let turn = self.widening.enter(key, visit.who.key(), width.min(most));
+                match by(&self.env, Some(until), turn).await {
+                    Some(Turn::Ask(turn)) => going = Some(turn),
+                    Some(Turn::Look) => {}
+                    None => return self.gave_up(visit, spare.as_ref(), &FlightError::Deadline),
+                }
+            }
+            let kind = if alone || going.is_some() { Kind::Alone } else { Kind::Miss };
+            let flown = if apart.is_some() && going.is_none() {
+                None
+            } else if let Some(Apart { why, .. }) = apart.filter(|apart| visit.wants_its_own(apart.width)) {
+                return self.pass(visit, why).await;
+            } else {
+                Some(self.fly(visit, &found, prior, kind).by(until).await)
+            };
             drop(waiting);
+            let came = |going: Option<Going>, came| {
+                if let Some(going) = going {
+                    going.came(came, self.settings.origin.limit);
+                }
+            };
             match flown {
-                Ok(Flown { value: Landed::Shared(shared), led, .. }) => {
-                    if let Some(served) = self.shared(visit, &shared, led).await {
-                        return served;
+                // Something that can be shared has come for another; it is looked for below.
+                None => {}
+                Some(Ok(Flown { value: Landed::Shared(shared), led, .. })) => {
+                    came(going, Came::Shareable);
+                    match self.shared(visit, &shared, led) {
+                        Look::Served(served) => return served,
+                        Look::Apart(why) => private = Some(why),
+                        Look::Again => {}
                     }
                 }
-                Ok(Flown { value: Landed::Own(answer), led: true, .. }) => {
+                Some(Ok(Flown { value: Landed::Own(answer), led: true, .. })) => {
+                    came(going, Came::Private);
                     let why = answer.why.name();
                     match answer.take() {
                         Some(Answer::Origin(response)) => return visit.passed(*response, why),
@@ -91,10 +154,11 @@ impl Core {
                             let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
                             return visit.deliver(choice, self.env.now());
                         }
-                        None => return self.pass(visit, why).await,
+                        // It answered a request of our own, or nobody knows what.
+                        None => private = Some(why),
                     }
                 }
-                Ok(Flown { value: Landed::Own(answer), .. }) => {
+                Some(Ok(Flown { value: Landed::Own(answer), .. })) => {
                     if let (Reason::Overload, Some(object)) = (answer.why, &spare) {
                         return visit.stale(object, answer.why.name(), self.env.now());
                     }
@@ -103,13 +167,18 @@ impl Core {
                     drop(answer);
                     // What was for a user who said so may be for all who do not: those ask again, together.
                     if !for_a_user || visit.class.has_credentials() {
-                        return self.pass(visit, why).await;
+                        private = Some(why);
                     }
                 }
-                Ok(Flown { value: Landed::Failed(failure), led, .. }) => {
-                    return self.not_served(visit, spare.as_ref(), &failure, led);
+                Some(Ok(Flown { value: Landed::Failed(failure), led, .. })) => {
+                    // The failure of a client's own request is that client's.
+                    let goes_on = failure.next == Some(Next::Again) && (!led || failure.is_ours);
+                    if !goes_on {
+                        return self.not_served(visit, spare.as_ref(), &failure, led);
+                    }
+                    failed = Some(failure);
                 }
-                Err(error) => return self.gave_up(visit, spare.as_ref(), &error),
+                Some(Err(error)) => return self.gave_up(visit, spare.as_ref(), &error),
             }
             // As if it had come just now: all that holds for a hit holds here.
             match self.hit(visit) {
@@ -117,21 +186,24 @@ impl Core {
                 Err(again) => found = again,
             }
         }
-        self.pass(visit, "vary").await
+        match failed {
+            Some(failure) => self.not_served(visit, None, &failure, false),
+            None => self.pass(visit, "vary").await,
+        }
     }
 
-    /// Serves what has come for all who may have it; nothing if it is another variant than this request wants.
-    async fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool) -> Option<Served> {
+    /// What has come for all who may have it.
+    fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool) -> Look {
         let Shared { object, variant, revalidated, stored } = shared;
         let fits = variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
-        if !led && !fits {
-            return None;
+        if !led && (!fits || object.is_broken()) {
+            return Look::Again;
         }
         if !led && !object.has_beginning() {
-            return Some(self.pass(visit, Reason::TooLarge.name()).await);
+            return Look::Apart(Reason::TooLarge.name());
         }
         if !led && !visit.class.may_have(object.life.is_for_all()) {
-            return Some(self.pass(visit, "authorization").await);
+            return Look::Apart("authorization");
         }
         let outcome = match (led, *revalidated) {
             (_, true) => Outcome::Revalidated,
@@ -141,30 +213,27 @@ impl Core {
         let origin = if *revalidated { StatusCode::NOT_MODIFIED } else { object.head().status() };
         let cache = cache_status(outcome, "", Some(origin), *stored);
         let object = Arc::clone(object);
-        Some(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
+        Look::Served(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
     }
 
-    /// A failure that is remembered for this request.
-    fn known_failure(&self, visit: &Visit<'_>, found: &Found) -> Option<Arc<Failure>> {
-        let known = match &found.variant {
-            Some(place) => self.failures.peek(place as &dyn AsKey),
-            None => self.failures.peek(&visit.key as &dyn AsKey),
-        };
-        known.map(|got| got.value)
-    }
-
-    /// Why a request that could be shared goes by itself, if it does.
-    fn passes(&self, visit: &Visit<'_>, found: &Found, alone: bool) -> Option<&'static str> {
-        if self.afloat.is_full() {
-            return Some("memory");
+    /// Whether a request goes by itself, and not before so many others.
+    fn apart(&self, visit: &Visit<'_>, found: &Found, alone: bool, private: Option<&'static str>) -> Option<Apart> {
+        let times = || self.private.times(private_key(&visit.class, visit.key.hash()), self.env.now());
+        if let Some(why) = private {
+            return Some(Apart { why, width: width(times().unwrap_or(0)) });
         }
-        if alone || found.object.is_some() {
+        // While anything is kept of it, it can be shared.
+        if found.object.is_some() {
             return None;
         }
-        if self.private.knows(private_key(&visit.class, visit.key.hash()), visit.arrived) {
-            return Some("private");
+        if let Some(times) = times() {
+            return Some(Apart { why: "private", width: width(times) });
         }
-        self.learned.is_private(visit.template(self)).then_some("private-route")
+        let why = match alone {
+            true => Some("authorization"),
+            false => self.learned.is_private(visit.template(self)).then_some("private-route"),
+        };
+        why.map(|why| Apart { why, width: width(0) })
     }
 
     /// The origin failed.
@@ -186,7 +255,7 @@ impl Core {
         let (outcome, after) = match &failure.what {
             Fault::Refused(refusal) => (Outcome::Shed, Some(self.appointment(refusal.after))),
             Fault::Status | Fault::Silent(_) => {
-                (Outcome::Failed, failure.until.map(|until| self.spread(until - visit.arrived)))
+                (Outcome::Failed, failure.until().map(|until| self.spread(until - visit.arrived)))
             }
         };
         Served::own(outcome, outcome.name(), failure.status, &failure.what.to_string(), after)

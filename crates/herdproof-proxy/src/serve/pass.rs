@@ -7,6 +7,7 @@ use http_body::Body as _;
 use super::{Core, Served, Visit};
 use crate::{
     key::Key,
+    learn,
     origin::Outgoing,
     policy::{Draws, Times, hop, invalidate, judge},
 };
@@ -27,7 +28,8 @@ impl Core {
                 // Of what is too large nothing is learned: it is not shared whatever it says.
                 if response.body().size_hint().exact().is_none_or(|len| len <= self.max_object) {
                     let told = (response.status(), verdict);
-                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told);
+                    let plainly = !visit.class.has_credentials() && learn::speaks_for_others(&visit.parts.headers);
+                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told, plainly);
                 }
                 visit.passed(response, why)
             }

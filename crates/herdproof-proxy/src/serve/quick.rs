@@ -79,6 +79,7 @@ impl Core {
         answer.extend_from_slice(LAST_FIELDS);
         write_number(answer, body.len() as u64);
         answer.extend_from_slice(b"\r\n\r\n");
+        self.shared_again(now, || self.learned.template(host, path, false));
         self.metrics.count_at_once(status, body.len());
         if body.len() > COPIED {
             return Some(object.shared_body());

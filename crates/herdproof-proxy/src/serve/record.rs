@@ -95,6 +95,11 @@ impl Proxy {
                 core.afloat.bytes() as f64,
             );
             page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
+            page.gauge(
+                "herdproof_private_requests",
+                "Requests for pages that were private lately, at the origin or waiting for their turn.",
+                core.widening.len() as f64,
+            );
             page.gauge("herdproof_origin_in_flight", "Requests at the origin.", f64::from(origin.in_flight));
             page.gauge("herdproof_origin_limit", "How many there may be.", f64::from(origin.limit));
             page.gauge("herdproof_origin_waiting", "Requests that wait for a seat.", f64::from(origin.waiting));

@@ -11,9 +11,10 @@ use crate::{
     body::Body,
     cache_status::{CACHE_STATUS, cache_status},
     deliver::{self, deliver},
+    failing::By,
     fill::{Job, Kind},
     key::KeyRef,
-    learn::Template,
+    learn::{self, Template},
     listener::Client,
     object::Object,
     origin::{OriginBody, Outgoing},
@@ -25,6 +26,9 @@ use crate::{
     store::{Found, Place},
     who::Who,
 };
+
+/// So many private responses in a row are often.
+const OFTEN: u8 = 3;
 
 /// A request that may be answered by what others asked for.
 pub(super) struct Visit<'a> {
@@ -129,6 +133,8 @@ impl Visit<'_> {
             prior: prior.cloned(),
             template: self.template(core),
             who: self.who,
+            by: By::Client(self.who.key()),
+            again: false,
             kind,
         }
     }
@@ -139,7 +145,7 @@ impl Visit<'_> {
         hop::strip(&mut headers);
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
-        let client = self.who.address();
+        let client = Some(self.who.address());
         let asked_for = self.host.unwrap_or(authority);
         let (scheme, name) = (self.key.scheme(), &*core.name);
         hop::forward(&mut headers, &Forwarder { client, scheme, authority: asked_for, name });
@@ -152,6 +158,13 @@ impl Visit<'_> {
     /// Path and query, byte for byte.
     pub(super) fn target(&self) -> Uri {
         self.parts.uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
+    }
+
+    /// Whether its own condition or range is to reach the origin: where what it asks for has been private often enough for so many
+    /// in parallel, nobody else is going to have what comes back.
+    pub(super) fn wants_its_own(&self, width: u32) -> bool {
+        let says_more = self.class.is_conditional() || self.class.has_range() || self.class.is_head();
+        says_more && width >= learn::width(OFTEN)
     }
 
     /// How it asks to be let through to the origin.

@@ -17,6 +17,12 @@ impl<V: Clone, E> Landing<V, E> {
         Landing(lander)
     }
 
+    /// How many callers wait for this flight at present. A load that waits before it begins may do another thing for many than
+    /// for one.
+    pub fn aboard(&self) -> u32 {
+        self.0.shared.callers()
+    }
+
     /// Gives everybody aboard this value, now.
     pub fn land(self, value: V) -> Linger<V, E> {
         let Landing(lander) = self;

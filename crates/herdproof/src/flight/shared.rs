@@ -136,6 +136,14 @@ impl<V: Clone, E> Shared<V, E> {
         }
     }
 
+    /// How many wait for it at present.
+    pub(super) fn callers(&self) -> u32 {
+        match self.callers.load(Ordering::Relaxed) {
+            DEAD => 0,
+            callers => callers,
+        }
+    }
+
     pub(super) fn followers(&self) -> u64 {
         u64::from(self.followers.load(Ordering::Relaxed))
     }
