@@ -43,6 +43,7 @@ use crate::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
         hop::{self, Forwarder},
         judge,
+        share::is_failure,
     },
     serve::{Core, RouteId},
     store::{Place, Snapshot, Which},
@@ -240,7 +241,10 @@ pub(crate) async fn fill(
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
-    let verdict = if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
+    let verdict = if is_failure(head.status) && verdict.shares() && !job.speaks_for_others() {
+        // It says that it may be kept, but one client may have caused it.
+        Verdict::Failed(Reason::Error)
+    } else if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
         Verdict::NotShareable { why: Reason::TooLarge, store: false }
     } else {
         verdict

@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
 };
 
@@ -188,6 +188,12 @@ impl World {
         Herd((0..size).map(ask).collect())
     }
 
+    /// The answer to a request from this address of the loopback network, over a connection of its own.
+    pub(super) fn ask_from(&self, from: [u8; 4], request: Request<Full<Bytes>>) -> Task<Reply> {
+        let (env, address) = (self.env.clone(), self.address());
+        self.env.spawn(async move { begin_from(env, from, address, request).await.rest().await })
+    }
+
     /// Another door to the proxy: whoever comes through it asks at once, and hears of nothing before the gate is open.
     pub(super) fn late(&self, gate: &Gate) -> Server {
         let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &ClientSettings::default()).unwrap();
@@ -264,7 +270,13 @@ impl Herd {
 }
 
 async fn begin(env: Env, address: SocketAddr, request: Request<Full<Bytes>>) -> Reading {
-    let stream = TcpStream::connect(address).await.unwrap();
+    begin_from(env, [127, 0, 0, 1], address, request).await
+}
+
+async fn begin_from(env: Env, from: [u8; 4], address: SocketAddr, request: Request<Full<Bytes>>) -> Reading {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let stream = socket.connect(address).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     let connection = env.spawn(async move {
         connection.await.ok();

@@ -1,0 +1,249 @@
+//! What one client can do to the others with failures and with what is learned: nothing.
+
+use std::time::Duration;
+
+use super::world::{Asked, Gate, Reply, Step, World, answer, bytes, fresh, get, head, run, run_with, with};
+
+const HERD: usize = 100;
+const EVIL: [u8; 4] = [127, 0, 0, 66];
+const GOOD: [u8; 4] = [127, 0, 0, 10];
+const EVIL_HEADER: [(&str, &str); 1] = [("x-evil", "1")];
+
+fn is_evil(asked: &Asked) -> bool {
+    !asked.header("x-evil").is_empty()
+}
+
+/// A request of the proxy's own: nothing that a client sends, and nobody's address.
+fn is_ours(asked: &Asked) -> bool {
+    asked.header("user-agent") == "herdproof" && asked.header("x-forwarded-for").is_empty()
+}
+
+/// The evil one leads a flight, so many others are aboard, and then the origin may answer.
+async fn led_by_evil(world: &World, gate: &Gate, path: &str) -> (Reply, Vec<Reply>) {
+    let before = world.origin.requests();
+    let evil = world.ask_from(EVIL, with(path, &EVIL_HEADER));
+    world.origin.asked(before + 1).await;
+    let stats = world.proxy.0.flights.stats();
+    let aboard = usize::try_from(stats.flights + stats.joins).unwrap();
+    let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get(path))).collect();
+    world.aboard(aboard + HERD).await;
+    gate.open();
+    let mut replies = Vec::new();
+    for reply in herd {
+        replies.push(reply.await.unwrap());
+    }
+    (evil.await.unwrap(), replies)
+}
+
+#[test]
+fn a_failure_that_one_client_provokes_is_not_shared_with_those_aboard() {
+    for failing in
+        [answer(500, "cache-control: max-age=60", "evil"), answer(503, "retry-after: 60", "evil"), Step::Reset]
+    {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        run_with(
+            |settings| settings.origin.attempts = 1,
+            move |asked| {
+                if is_evil(asked) { vec![Step::Hold(hold.clone()), failing.clone()] } else { vec![fresh("fine")] }
+            },
+            async |world| {
+                let (evil, good) = led_by_evil(world, &gate, "/").await;
+                assert!(evil.status.is_server_error());
+                good.iter().for_each(|reply| reply.is(200, "fine"));
+                assert_eq!(world.origin.requests(), 2);
+                assert!(is_ours(&world.origin.log()[1]), "{:?}", world.origin.log()[1]);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_failure_that_one_client_provokes_is_not_remembered_for_newcomers() {
+    for page in [
+        "cache-control: private",
+        "cache-control: max-age=1, must-revalidate\nage: 1\netag: \"1\"",
+        "cache-control: no-store",
+    ] {
+        run(
+            move |asked| {
+                if is_evil(asked) { vec![answer(500, "", "evil")] } else { vec![answer(200, page, "fine")] }
+            },
+            async |world| {
+                for _ in 0..3 {
+                    world.ask_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap();
+                    world.ask_from(GOOD, get("/")).await.unwrap().is(200, "fine");
+                    // And behind one address.
+                    world.ask_from(EVIL, get("/")).await.unwrap().is(200, "fine");
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn a_page_that_needs_more_than_a_request_of_our_own_has_is_not_failed_by_one_client() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match asked.header("x-key") {
+            _ if is_evil(asked) => vec![Step::Hold(hold.clone()), answer(500, "", "evil")],
+            "" => vec![answer(401, "", "who are you")],
+            _ => vec![fresh("fine")],
+        },
+        async |world| {
+            let evil = world.ask_from(EVIL, with("/", &EVIL_HEADER));
+            world.origin.asked(1).await;
+            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, with("/", &[("x-key", "1")]))).collect();
+            world.aboard(HERD + 1).await;
+            gate.open();
+            for reply in herd {
+                reply.await.unwrap().is(200, "fine");
+            }
+            assert_eq!(evil.await.unwrap().status, 500);
+            assert_eq!(world.origin.requests(), 3, "the evil one's, ours, and a client's");
+        },
+    );
+}
+
+#[test]
+fn a_refresh_goes_without_the_headers_of_whoever_came_upon_the_stale_page() {
+    run_with(
+        |settings| settings.rules.grace = Duration::from_secs(600),
+        |asked| match asked.number {
+            1 => vec![answer(200, "cache-control: max-age=1\nage: 1", "old")],
+            _ if is_evil(asked) => vec![answer(500, "", "evil")],
+            _ => vec![fresh("new")],
+        },
+        async |world| {
+            world.ask(get("/")).await.is(200, "old");
+            world.settled().await;
+            world.ask_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().is(200, "old");
+            world.origin.asked(2).await;
+            world.settled().await;
+            assert!(is_ours(&world.origin.log()[1]));
+            world.ask_from(GOOD, get("/")).await.unwrap().is(200, "new");
+        },
+    );
+}
+
+#[test]
+fn one_private_answer_does_not_send_the_whole_herd_to_the_origin() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| {
+            if is_evil(asked) {
+                vec![Step::Hold(hold.clone()), answer(200, "cache-control: private, no-store", "evil's own")]
+            } else {
+                vec![fresh("fine")]
+            }
+        },
+        async |world| {
+            let (evil, good) = led_by_evil(world, &gate, "/").await;
+            evil.is(200, "evil's own");
+            good.iter().for_each(|reply| reply.is(200, "fine"));
+            assert!(world.origin.requests() <= 1 + 16, "{}", world.origin.requests());
+        },
+    );
+}
+
+#[test]
+fn private_neighbours_make_a_herd_eight_requests_and_not_as_many_as_it_has_members() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match &*asked.target {
+            "/pages/shared" => vec![Step::Hold(hold.clone()), fresh("fine")],
+            _ => vec![answer(200, "cache-control: private", "")],
+        },
+        async |world| {
+            for page in 0..30 {
+                world.ask_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap();
+            }
+            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get("/pages/shared"))).collect();
+            world.until(|| world.proxy.0.widening.len() == HERD).await;
+            gate.open();
+            for reply in herd {
+                reply.await.unwrap().is(200, "fine");
+            }
+            let asked = world.origin.requests() - 30;
+            assert!((1..=8).contains(&asked), "{asked}");
+            world.settled().await;
+            world.ask_from(GOOD, get("/pages/shared")).await.unwrap().is(200, "fine");
+            assert_eq!(world.origin.requests() - 30, asked, "what could be shared was stored");
+        },
+    );
+}
+
+#[test]
+fn pages_that_are_missing_teach_nothing() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match &*asked.target {
+            "/pages/shared" => vec![Step::Hold(hold.clone()), fresh("fine")],
+            _ => vec![answer(404, "", "no such page")],
+        },
+        async |world| {
+            for page in 0..30 {
+                world.ask_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap().is(404, "no such page");
+            }
+            let stats = world.proxy.0.flights.stats();
+            let before = usize::try_from(stats.flights + stats.joins).unwrap();
+            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get("/pages/shared"))).collect();
+            world.aboard(before + HERD).await;
+            gate.open();
+            for reply in herd {
+                reply.await.unwrap().is(200, "fine");
+            }
+            assert_eq!(world.origin.requests(), 31);
+        },
+    );
+}
+
+#[test]
+fn a_body_that_breaks_off_costs_one_request_more_and_not_one_for_each() {
+    let [first, second] = [Gate::new(), Gate::new()];
+    let hold = (first.clone(), second.clone());
+    run(
+        move |asked| {
+            if asked.number > 1 {
+                return vec![fresh("whole")];
+            }
+            let half = head(200, "cache-control: max-age=60\r\ncontent-length: 10\r\n");
+            let (first, second) = hold.clone();
+            vec![bytes(half + "half"), Step::Hold(first), Step::Reset, Step::Hold(second)]
+        },
+        async |world| {
+            let mut leader = world.begin(get("/")).await;
+            assert!(leader.next().await.unwrap().is_ok());
+            first.open();
+            let cut = leader.rest().await;
+            assert!(!cut.whole, "half is not taken for the whole");
+            for reply in world.herd(HERD, |_| get("/")).replies().await {
+                reply.is(200, "whole");
+            }
+            assert_eq!(world.origin.requests(), 2);
+            assert!(is_ours(&world.origin.log()[1]));
+            second.open();
+        },
+    );
+}
+
+#[test]
+fn a_url_that_fails_for_everybody_is_paced_from_one_address_and_from_many() {
+    for many in [false, true] {
+        run(
+            |_| vec![answer(500, "", "broken")],
+            async |world| {
+                let from = |number: usize| [127, 0, 0, if many { 10 + u8::try_from(number % 40).unwrap() } else { 10 }];
+                let herd: Vec<_> = (0..HERD).map(|number| world.ask_from(from(number), get("/"))).collect();
+                for reply in herd {
+                    assert_eq!(reply.await.unwrap().status, 500);
+                }
+                assert_eq!(world.origin.requests(), 2);
+            },
+        );
+    }
+}
