@@ -42,7 +42,7 @@ use crate::{
     key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes},
     listener::{Client, Listener, Server},
-    log::Afloat,
+    memory::BodyMemory,
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin, OriginStats},
@@ -74,7 +74,7 @@ pub(crate) struct Core {
     pub(crate) failures: Cache<Key, Arc<Failure>>,
     pub(crate) private: Private,
     pub(crate) learned: Routes<MapHasher>,
-    pub(crate) afloat: Arc<Afloat>,
+    pub(crate) memory: Arc<BodyMemory>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -113,7 +113,7 @@ impl Proxy {
             failures,
             private: Private::new(),
             learned: Routes::new(env.hasher("proxy/routes")),
-            afloat: Afloat::new(settings.in_flight),
+            memory: BodyMemory::new(env, settings.in_flight),
             max_object,
             keyer: Keyer::new(rng.bits()),
             name: format!("herdproof-{:016x}", rng.bits()),
@@ -163,6 +163,7 @@ impl Proxy {
             hop::strip(&mut parts.headers);
         }
         let front = core.front(client, &parts.headers);
+        let who = Who::of(client.address().ip());
         let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
@@ -170,7 +171,6 @@ impl Proxy {
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
-                let who = Who::of(client.address().ip());
                 let visit = Visit { parts: &parts, class, key, route, client, who, arrived, host };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
@@ -182,7 +182,7 @@ impl Proxy {
                             let hash = key.hash();
                             let map = core.spare(&class, &mut parts);
                             let served = choice.deliver(&class, &parts.headers, arrived, map);
-                            return core.record(parts, client, arrived, hash, served);
+                            return core.record(parts, (client, who), arrived, hash, served);
                         }
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
@@ -192,7 +192,7 @@ impl Proxy {
                 (key.hash(), served)
             }
         };
-        core.record(parts, client, arrived, key, served)
+        core.record(parts, (client, who), arrived, key, served)
     }
 }
 

@@ -155,9 +155,6 @@ impl Core {
 
     /// Why a request that could be shared goes by itself, if it does.
     fn passes(&self, visit: &Visit<'_>, found: &Found, alone: bool) -> Option<&'static str> {
-        if self.afloat.is_full() {
-            return Some("memory");
-        }
         if alone || found.object.is_some() {
             return None;
         }
