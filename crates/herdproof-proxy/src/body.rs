@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -12,9 +12,12 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::{
+    listener::Client,
     log::{Broken, Reader},
+    memory::{self, Footprint, Reading},
     object::{Elsewhere, Object},
     origin::{BodyError, OriginBody},
+    who::Who,
 };
 
 /// The body of a response: bytes that are there, that are on their way, or that come straight from the origin. A part of them,
@@ -27,6 +30,7 @@ pub struct Body {
     /// So much goes out then; all that comes, if that is not known.
     left: Option<u64>,
     sent: u64,
+    memory: Memory,
     /// Told when it is over.
     witness: Option<Box<dyn Witness>>,
 }
@@ -35,6 +39,15 @@ pub struct Body {
 pub(crate) trait Witness: Send {
     /// It is over, after so many bytes; `whole` unless it was broken off by either side.
     fn over(self: Box<Self>, sent: u64, whole: bool);
+}
+
+/// The account of what it is made of.
+enum Memory {
+    /// It is too little to have one.
+    Small,
+    Of(Arc<Footprint>),
+    /// And its reader is known there.
+    Read(Reading),
 }
 
 enum Source {
@@ -76,9 +89,43 @@ impl Body {
     /// An object's.
     pub(crate) fn of(object: &Object) -> Body {
         match object.elsewhere() {
-            None => Body::whole(object.shared_body()),
-            Some(Elsewhere::Parts(parts, len)) => Body::new(Source::Parts(Arc::clone(parts), 0), Some(*len)),
-            Some(Elsewhere::Arriving(log, len)) => Body::new(Source::Log(log.reader()), *len),
+            None => Body::whole(object.shared_body()).counted(object.footprint()),
+            Some(Elsewhere::Parts(parts, len, _)) => {
+                Body::new(Source::Parts(Arc::clone(parts), 0), Some(*len)).counted(object.footprint())
+            }
+            Some(Elsewhere::Arriving(log, len)) => {
+                let is_small = len.is_some_and(|len| len <= memory::SMALL as u64);
+                Body::new(Source::Log(log.reader()), *len).counted(Some(log.footprint()).filter(|_| !is_small))
+            }
+        }
+    }
+
+    fn counted(mut self, footprint: Option<&Arc<Footprint>>) -> Body {
+        self.memory = footprint.map_or(Memory::Small, |footprint| Memory::Of(Arc::clone(footprint)));
+        self
+    }
+
+    /// Has what comes straight from the origin read by somebody else, into a log that this body reads from then on. Not if it
+    /// is so small that hyper's buffer takes all of it, whatever the client does.
+    pub(crate) fn read_ahead(&mut self, read: impl FnOnce(Pin<Box<OriginBody>>) -> Reader) {
+        if self.left.is_some_and(|left| left <= memory::SMALL as u64) {
+            return;
+        }
+        self.source = match mem::replace(&mut self.source, Source::Nothing) {
+            Source::Origin(body) => {
+                let reader = read(body);
+                self.memory = Memory::Of(Arc::clone(reader.footprint()));
+                Source::Log(reader)
+            }
+            source => source,
+        };
+    }
+
+    /// Has its reader known to the account of its memory.
+    #[inline]
+    pub(crate) fn read_by(&mut self, who: Who, client: &Client) {
+        if let Memory::Of(footprint) = &self.memory {
+            self.memory = Memory::Read(footprint.read_by(who, client.connected()));
         }
     }
 
@@ -107,12 +154,13 @@ impl Body {
     }
 
     fn new(source: Source, left: Option<u64>) -> Body {
-        Body { source, skip: 0, left, sent: 0, witness: None }
+        Body { source, skip: 0, left, sent: 0, memory: Memory::Small, witness: None }
     }
 
     fn end(&mut self, whole: bool) {
         // What is shared is let go as soon as it is not needed any more.
         self.source = Source::Nothing;
+        self.memory = Memory::Small;
         self.left = Some(0);
         if let Some(witness) = self.witness.take() {
             witness.over(self.sent, whole);
@@ -167,10 +215,14 @@ impl http_body::Body for Body {
         while body.left != Some(0) {
             match ready!(body.poll_chunk(cx)) {
                 Some(Ok(chunk)) => {
-                    let chunk = body.cut(chunk);
+                    let mut chunk = body.cut(chunk);
                     if !chunk.is_empty() {
                         body.sent += chunk.len() as u64;
                         if body.left == Some(0) {
+                            // From here on hyper holds it, for as long as the client lets it wait.
+                            if let Memory::Read(reading) = mem::replace(&mut body.memory, Memory::Small) {
+                                chunk = reading.until_written(chunk);
+                            }
                             body.end(true);
                         }
                         return Poll::Ready(Some(Ok(Frame::data(chunk))));

@@ -15,6 +15,7 @@ use std::{
     fmt,
     future::poll_fn,
     ops::Range,
+    pin::Pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -29,14 +30,15 @@ use herdproof::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body::Body as _;
 use parking_lot::Mutex;
-use pump::{Over, Pump};
+use pump::{Audience, Over, Pump};
 
 use crate::{
     failing::{By, Ended, Known, Next, Own as OwnRequest, Start},
     head::block,
     key::Key,
     learn::{self, Template},
-    log::{Log, Writer},
+    log::{Log, Reader, Writer},
+    memory::Footprint,
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{
@@ -49,6 +51,9 @@ use crate::{
     store::{Place, Snapshot, Which},
     who::Who,
 };
+
+/// So much of a body that is for one client is read ahead of it.
+const AHEAD: u64 = 256 << 10;
 
 /// What is to be fetched, for whom, and what there is already.
 #[derive(Debug)]
@@ -272,7 +277,7 @@ pub(crate) async fn fill(
             core.learn(&job, head.status, verdict);
             hop::keep(&mut head.headers, times.wall);
             let head = block(head.status, &head.headers);
-            let (log, writer) = Log::new(&core.afloat);
+            let (log, writer) = Log::new(&core.memory);
             let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
             let arrival = Arrival { core: &core, job: &job, terms, verdict, object, since };
             arrival.land(landing, writer, body).await;
@@ -357,8 +362,8 @@ impl Arrival<'_> {
         }
         let Some(place) = place else { return };
         match chunks {
-            Some(chunks) if self.verdict.stores() => {
-                let object = Arc::new(Object::kept(self.object.head(), self.object.life, chunks));
+            Some((chunks, footprint)) if self.verdict.stores() => {
+                let object = Arc::new(Object::kept(self.object.head(), self.object.life, chunks, &footprint));
                 self.keep(&place, object, linger.as_ref());
             }
             Some(_) => {}
@@ -382,17 +387,36 @@ impl Arrival<'_> {
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
-    async fn receive(&self, writer: Writer, body: OriginBody) -> (Over, Option<Vec<Bytes>>) {
+    async fn receive(&self, writer: Writer, body: OriginBody) -> (Over, Option<(Vec<Bytes>, Arc<Footprint>)>) {
         let mut body = Box::pin(body);
-        let mut pump = Pump::new(&self.core.env, &writer, self.core.max_object, self.object.len(), self.wanted());
+        let core = self.core;
+        let mut pump = Pump::new(&core.env, &writer, core.max_object, self.audience()).at(&core.origin);
         let over = poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await;
-        (over, if over == Over::Whole { writer.complete() } else { None })
+        let footprint = Arc::clone(writer.footprint());
+        let whole = if over == Over::Whole { writer.complete() } else { None };
+        (over, whole.map(|chunks| (chunks, footprint)))
     }
 
-    /// Whether it is fetched to its end though nobody reads it.
-    fn wanted(&self) -> bool {
-        self.job.kind == Kind::Refresh && self.verdict.stores()
+    fn audience(&self) -> Audience {
+        let is_for_the_store = self.job.kind == Kind::Refresh && self.verdict.stores();
+        if is_for_the_store { Audience::Store } else { Audience::Aboard(self.object.len()) }
     }
+}
+
+/// Reads a body that is for one client ahead of it, so that the origin is done with it however slowly the client reads. What is
+/// too large for that keeps its seat, and its client has to read at a rate.
+pub(crate) fn read_ahead(core: &Arc<Core>, mut body: Pin<Box<OriginBody>>) -> Reader {
+    let (log, writer) = Log::new(&core.memory);
+    let reader = log.reader();
+    let mut pump = Pump::new(&core.env, &writer, AHEAD, Audience::One).at(&core.origin);
+    core.env
+        .spawn(async move {
+            if poll_fn(|cx| pump.poll(&writer, body.as_mut(), cx)).await == Over::Whole {
+                drop(writer.complete());
+            }
+        })
+        .detach();
+    reader
 }
 
 impl Job {

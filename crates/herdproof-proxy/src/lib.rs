@@ -19,6 +19,7 @@ pub mod key;
 mod learn;
 pub mod listener;
 mod log;
+mod memory;
 pub mod metrics;
 mod object;
 pub mod origin;

@@ -238,6 +238,8 @@ impl Server {
                     ("slow_head", get(&counts.slow_head)),
                     ("slow_body", get(&counts.slow_body)),
                     ("slow_reader", get(&counts.slow_reader)),
+                    ("slow_reader_memory", get(&counts.memory)),
+                    ("slow_reader_seat", get(&counts.seat)),
                     ("per_address", get(&counts.turned_away)),
                     ("stopped", get(&counts.stopped)),
                 ],

@@ -7,23 +7,24 @@
 //!
 //! - **The origin sets the pace.** A log that is kept whole takes what comes; a slow reader lags, and slows nobody.
 //! - **Memory is bounded.** What grows too large to be kept becomes a *window* ([`Writer::slide`]): the fastest reader sets
-//!   the pace then, and whoever lags by more than the window is cut off.
+//!   the pace then, and whoever lags by more than the window is cut off. What is kept is counted, see
+//!   [`memory`](crate::memory), until the last reader is gone.
 //! - **A body ends once, and says how.** A log whose writer is dropped before [`Writer::complete`] has failed: every reader
 //!   gets an error and none a clean end, wherever it is.
 //! - **A crowd is woken once per batch.** [`Writer::push`] wakes nobody; [`Writer::publish`] wakes all.
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 
-use crate::sync::Mutex;
+use crate::{
+    memory::{BodyMemory, Footprint},
+    sync::Mutex,
+};
 
 /// Smaller chunks are copied: a few bytes should not keep a whole read buffer alive.
 const SMALL: usize = 4 * 1024;
@@ -32,18 +33,11 @@ const OVERHEAD: u64 = 64;
 /// More than one chunk costs: by so much the fastest reader may be behind its window.
 const CHUNK: u64 = 256 << 10;
 
-/// Bytes of bodies that arrive at present, over all logs, and how many there may be.
-#[derive(Debug)]
-pub(crate) struct Afloat {
-    bytes: AtomicU64,
-    most: u64,
-}
-
 /// A body while it arrives; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Log {
     state: Mutex<State>,
-    afloat: Arc<Afloat>,
+    footprint: Arc<Footprint>,
 }
 
 /// What the writer of a log owes its readers: an end. Dropped before [`complete`](Writer::complete), it is a failure.
@@ -90,8 +84,10 @@ struct State {
     /// Of those who have read all there is. Taken away as a whole when more comes, which begins the next round.
     wakers: Vec<Option<Waker>>,
     round: u64,
-    /// Of the writer, while it waits for the fastest reader or for somebody to come or leave.
+    /// Of the writer, to be woken when the last reader leaves.
     writer: Option<Waker>,
+    /// Whether the writer waits for the fastest reader too.
+    is_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,25 +96,12 @@ enum Ending {
     Failed,
 }
 
-impl Afloat {
-    pub(crate) fn new(most: u64) -> Arc<Afloat> {
-        Arc::new(Afloat { bytes: AtomicU64::new(0), most })
-    }
-
-    /// Whether there is more than there may be.
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes() > self.most
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
-    }
-}
-
 impl Log {
     /// A log with nothing in it, and its writer.
-    pub(crate) fn new(afloat: &Arc<Afloat>) -> (Arc<Log>, Writer) {
-        let log = Arc::new(Log { state: Mutex::new(State::default()), afloat: Arc::clone(afloat) });
+    pub(crate) fn new(memory: &Arc<BodyMemory>) -> (Arc<Log>, Writer) {
+        let footprint = Footprint::new(memory);
+        footprint.set_arrives(true);
+        let log = Arc::new(Log { state: Mutex::new(State::default()), footprint });
         (Arc::clone(&log), Writer(log))
     }
 
@@ -126,6 +109,11 @@ impl Log {
     pub(crate) fn reader(self: &Arc<Log>) -> Reader {
         self.state.lock().readers += 1;
         Reader { log: Arc::clone(self), next: 0, read: 0, seat: None }
+    }
+
+    /// The memory of what has come.
+    pub(crate) fn footprint(&self) -> &Arc<Footprint> {
+        &self.footprint
     }
 
     /// How much has come so far.
@@ -143,25 +131,10 @@ impl Log {
     pub(crate) fn has_failed(&self) -> bool {
         self.state.lock().ending == Some(Ending::Failed)
     }
-
-    /// Drops what is older than the window, and gives it to be dropped without the lock.
-    fn shorten(&self, state: &mut State) -> Vec<Bytes> {
-        let before = state.afloat();
-        let dropped = state.shorten();
-        self.afloat.bytes.fetch_sub(before - state.afloat(), Relaxed);
-        dropped
-    }
 }
 
 fn cost(chunk: &Bytes) -> u64 {
     chunk.len() as u64 + OVERHEAD
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        let afloat = self.state.lock().afloat();
-        self.afloat.bytes.fetch_sub(afloat, Relaxed);
-    }
 }
 
 impl Writer {
@@ -170,15 +143,15 @@ impl Writer {
         if chunk.is_empty() {
             return;
         }
-        let chunk = if chunk.len() < SMALL { Bytes::copy_from_slice(&chunk) } else { chunk };
+        let footprint = &self.0.footprint;
+        let chunk = if chunk.len() < SMALL { footprint.hold(chunk.to_vec()) } else { footprint.hold(chunk) };
         let costs = cost(&chunk);
         let mut state = self.0.state.lock();
         state.len += chunk.len() as u64;
         state.chunks.push(chunk);
         state.came += costs;
         state.kept += costs;
-        self.0.afloat.bytes.fetch_add(costs, Relaxed);
-        let dropped = self.0.shorten(&mut state);
+        let dropped = state.shorten();
         drop(state);
         drop(dropped);
     }
@@ -194,7 +167,7 @@ impl Writer {
     pub(crate) fn slide(&self, window: u64) {
         let mut state = self.0.state.lock();
         state.window = Some(window);
-        let dropped = self.0.shorten(&mut state);
+        let dropped = state.shorten();
         drop(state);
         drop(dropped);
     }
@@ -204,11 +177,18 @@ impl Writer {
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.state.lock();
         let full = state.window.is_some_and(|window| state.came - state.read >= window) && state.readers > 0;
+        state.is_full = full;
+        self.0.footprint.set_waits(full);
         if !full {
             return Poll::Ready(());
         }
         state.writer = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    /// Has this task woken when the last reader leaves.
+    pub(crate) fn wake_when_deserted(&self, cx: &Context<'_>) {
+        self.0.state.lock().writer = Some(cx.waker().clone());
     }
 
     pub(crate) fn readers(&self) -> usize {
@@ -224,15 +204,18 @@ impl Writer {
         self.0.len()
     }
 
-    pub(crate) fn afloat(&self) -> &Afloat {
-        &self.0.afloat
+    /// As [`Log::footprint`].
+    pub(crate) fn footprint(&self) -> &Arc<Footprint> {
+        &self.0.footprint
     }
 
-    /// All has come, and nothing of it is afloat any more: who reads slowly is not to keep others from what they ask for. Gives
-    /// the chunks, if all of them are still there.
+    pub(crate) fn memory(&self) -> &BodyMemory {
+        self.0.footprint.memory()
+    }
+
+    /// All has come. Gives the chunks, if all of them are still there.
     pub(crate) fn complete(self) -> Option<Vec<Bytes>> {
         let mut state = self.0.state.lock();
-        self.0.afloat.bytes.fetch_sub(state.afloat(), Relaxed);
         state.ending = Some(Ending::Complete);
         let whole = state.dropped == 0;
         let chunks = if whole { state.chunks.clone() } else { Vec::new() };
@@ -247,16 +230,13 @@ impl Drop for Writer {
         state.ending.get_or_insert(Ending::Failed);
         let wakers = state.next_round();
         drop(state);
+        self.0.footprint.set_waits(false);
+        self.0.footprint.set_arrives(false);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
 impl State {
-    /// What counts as being on its way.
-    fn afloat(&self) -> u64 {
-        if self.ending == Some(Ending::Complete) { 0 } else { self.kept }
-    }
-
     fn shorten(&mut self) -> Vec<Bytes> {
         let Some(window) = self.window else { return Vec::new() };
         let mut kept = self.kept;
@@ -294,6 +274,11 @@ impl State {
 }
 
 impl Reader {
+    /// The memory of what it reads.
+    pub(crate) fn footprint(&self) -> &Arc<Footprint> {
+        &self.log.footprint
+    }
+
     /// The next chunk; `None` at the end of a body that is complete.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         let mut state = self.log.state.lock();
@@ -305,7 +290,7 @@ impl Reader {
             self.read += cost(&chunk);
             let leads = self.read > state.read;
             state.read = state.read.max(self.read);
-            let writer = if leads { state.writer.take() } else { None };
+            let writer = if leads && state.is_full { state.writer.take() } else { None };
             drop(state);
             writer.into_iter().for_each(Waker::wake);
             return Poll::Ready(Some(Ok(chunk)));

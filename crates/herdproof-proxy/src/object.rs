@@ -11,11 +11,18 @@ use std::{
 use bytes::Bytes;
 use herdproof::Tick;
 
-use crate::{head::Head, log::Log, policy::Life};
+use crate::{
+    head::Head,
+    log::Log,
+    memory::{self, Footprint, Stored},
+    policy::Life,
+};
 
 /// Bodies up to this size are copied into one piece of memory with their head when they are kept: a hit is one write then, and
 /// nothing else is kept alive with them.
 const COPIED: usize = 1 << 20;
+/// Pieces of a body that are smaller than this on average are copied into one, whatever its size.
+const CRUMB: usize = 4 << 10;
 /// What an object takes beside its bytes: itself, its key, its place in the store.
 const OVERHEAD: u64 = 256;
 /// After one has begun a refresh, others do not even try for this long.
@@ -28,6 +35,8 @@ pub(crate) struct Object {
     block: Bytes,
     /// Where the body is, if it is not in the block.
     elsewhere: Option<Box<Elsewhere>>,
+    /// Of the block, if it is large.
+    stored: Option<Stored>,
     /// How long the head is.
     head: u32,
     /// How many ask the origin about it, and have not heard of it.
@@ -47,7 +56,7 @@ pub(crate) struct Object {
 #[derive(Clone, Debug)]
 pub(crate) enum Elsewhere {
     /// In several pieces, and how long they are together.
-    Parts(Arc<[Bytes]>, u64),
+    Parts(Arc<[Bytes]>, u64, Arc<Stored>),
     /// On its way. Its length, if that was said.
     Arriving(Arc<Log>, Option<u64>),
 }
@@ -56,40 +65,53 @@ impl Object {
     /// One whose body is not with its head; see [`block`](crate::head::block).
     pub(crate) fn new(head: Vec<u8>, life: Life, elsewhere: Elsewhere) -> Object {
         let len = head.len();
-        Object::of(head, len, life, Some(Box::new(elsewhere)))
+        Object::of(head.into(), len, life, Some(Box::new(elsewhere)), None)
     }
 
-    /// One whose body has come, to be kept.
-    pub(crate) fn kept(head: Head<'_>, life: Life, chunks: Vec<Bytes>) -> Object {
+    /// One whose body has come in these chunks, to be kept.
+    pub(crate) fn kept(head: Head<'_>, life: Life, chunks: Vec<Bytes>, footprint: &Arc<Footprint>) -> Object {
         let len = chunks.iter().map(Bytes::len).sum::<usize>();
-        if len <= COPIED {
-            return Object::copied(head, life, &chunks);
+        // What came in crumbs would take more than it weighs.
+        if len <= COPIED || len / chunks.len() < CRUMB {
+            let footprint = (len > memory::SMALL).then(|| footprint.another());
+            return Object::copied(head, life, &chunks, footprint);
         }
-        Object::new(head.as_bytes().to_vec(), life, Elsewhere::Parts(chunks.into(), len as u64))
+        let parts = Elsewhere::Parts(chunks.into(), len as u64, Arc::new(footprint.store()));
+        Object::new(head.as_bytes().to_vec(), life, parts)
     }
 
     /// The same response with another head.
     pub(crate) fn with_head(&self, head: Vec<u8>, life: Life) -> Object {
         match &self.elsewhere {
-            None => Object::copied(Head::new(&head), life, &[self.shared_body()]),
+            None => {
+                let footprint = self.stored.as_ref().map(|stored| stored.footprint().another());
+                Object::copied(Head::new(&head), life, &[self.shared_body()], footprint)
+            }
             Some(elsewhere) => Object::new(head, life, Elsewhere::clone(elsewhere)),
         }
     }
 
-    /// In one piece of memory that is no larger than it has to be.
-    fn copied(head: Head<'_>, life: Life, chunks: &[Bytes]) -> Object {
+    /// In one piece of memory that is no larger than it has to be, counted if there is a footprint for it.
+    fn copied(head: Head<'_>, life: Life, chunks: &[Bytes], footprint: Option<Arc<Footprint>>) -> Object {
         let mut block = Vec::with_capacity(head.len() + chunks.iter().map(Bytes::len).sum::<usize>());
         block.extend_from_slice(head.as_bytes());
         for chunk in chunks {
             block.extend_from_slice(chunk);
         }
-        Object::of(block, head.len(), life, None)
+        match footprint {
+            None => Object::of(block.into(), head.len(), life, None, None),
+            Some(footprint) => {
+                let stored = Some(footprint.store());
+                Object::of(footprint.hold(block), head.len(), life, None, stored)
+            }
+        }
     }
 
-    fn of(block: Vec<u8>, head: usize, life: Life, elsewhere: Option<Box<Elsewhere>>) -> Object {
+    fn of(block: Bytes, head: usize, life: Life, elsewhere: Option<Box<Elsewhere>>, stored: Option<Stored>) -> Object {
         Object {
-            block: block.into(),
+            block,
             elsewhere,
+            stored,
             // No head is nearly as long: the origin's is limited to far less.
             head: u32::try_from(head).unwrap_or(u32::MAX),
             asking: AtomicU32::new(0),
@@ -126,11 +148,21 @@ impl Object {
         self.elsewhere.as_deref()
     }
 
+    /// The memory of its body, unless that is small.
+    #[inline]
+    pub(crate) fn footprint(&self) -> Option<&Arc<Footprint>> {
+        match self.elsewhere() {
+            None => self.stored.as_ref().map(Stored::footprint),
+            Some(Elsewhere::Parts(_, _, stored)) => Some(stored.footprint()),
+            Some(Elsewhere::Arriving(log, _)) => Some(log.footprint()),
+        }
+    }
+
     /// How long the body is, if that is known.
     pub(crate) fn len(&self) -> Option<u64> {
         match self.elsewhere() {
             None => self.body().map(|body| body.len() as u64),
-            Some(Elsewhere::Parts(_, len)) => Some(*len),
+            Some(Elsewhere::Parts(_, len, _)) => Some(*len),
             Some(Elsewhere::Arriving(_, len)) => *len,
         }
     }
@@ -238,14 +270,16 @@ mod tests {
         let terms = Terms::read(StatusCode::OK, &HeaderMap::new());
         let times = Times { asked: Tick::ZERO, answered: Tick::ZERO, wall: UNIX_EPOCH };
         let life = Life::begin(&terms, &Route::default(), &times, Draws::default());
-        Object::kept(Head::new(&block(StatusCode::OK, &HeaderMap::new())), life, Vec::new())
+        Object::kept(Head::new(&block(StatusCode::OK, &HeaderMap::new())), life, Vec::new(), &Footprint::uncounted())
     }
 
     #[test]
     fn a_head_and_a_small_body_are_one_piece_of_memory_and_a_large_one_is_not_copied() {
         let head = block(StatusCode::NOT_FOUND, &HeaderMap::new());
-        let kept =
-            |chunks: [Vec<u8>; 2]| Object::kept(Head::new(&head), object().life, chunks.map(Bytes::from).to_vec());
+        let kept = |chunks: [Vec<u8>; 2]| {
+            let chunks = chunks.map(Bytes::from).to_vec();
+            Object::kept(Head::new(&head), object().life, chunks, &Footprint::uncounted())
+        };
         let small = kept([b"hello ".to_vec(), b"world".to_vec()]);
         assert_eq!((small.head(), small.body()), (Head::new(&head), Some(&b"hello world"[..])));
         assert_eq!(small.block.len(), head.len() + 11);

@@ -226,6 +226,12 @@ impl Origin {
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
     }
 
+    /// How many seats are taken, and how many there are.
+    pub(crate) fn seats(&self) -> (u32, u32) {
+        let queue = &self.0.stack.queue;
+        (queue.inside(), queue.seats())
+    }
+
     /// Why the last request that came to nothing did.
     pub(crate) fn last_error(&self) -> Option<Arc<str>> {
         self.0.counts.last_error.lock().clone()

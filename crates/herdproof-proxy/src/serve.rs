@@ -42,7 +42,7 @@ use crate::{
     key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes, Template},
     listener::{Client, Listener, Server},
-    log::Afloat,
+    memory::BodyMemory,
     metrics::Metrics,
     object::Object,
     origin::{BadOrigin, Origin, OriginStats},
@@ -75,7 +75,7 @@ pub(crate) struct Core {
     pub(crate) private: Private,
     pub(crate) learned: Routes<MapHasher>,
     widening: Widening,
-    pub(crate) afloat: Arc<Afloat>,
+    pub(crate) memory: Arc<BodyMemory>,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -111,7 +111,7 @@ impl Proxy {
             private: Private::new(),
             learned: Routes::new(env.hasher("proxy/routes")),
             widening: Widening::new(env),
-            afloat: Afloat::new(settings.in_flight),
+            memory: BodyMemory::new(env, settings.in_flight),
             max_object,
             keyer: Keyer::new(rng.bits()),
             name: format!("herdproof-{:016x}", rng.bits()),
@@ -161,6 +161,7 @@ impl Proxy {
             hop::strip(&mut parts.headers);
         }
         let front = core.front(client, &parts.headers);
+        let who = Who::of(client.address().ip());
         let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
@@ -168,7 +169,6 @@ impl Proxy {
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
-                let who = Who::of(client.address().ip());
                 let visit = Visit { parts: &parts, class, key, route, client, who, arrived, host };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
@@ -180,7 +180,7 @@ impl Proxy {
                             let hash = key.hash();
                             let map = core.spare(&class, &mut parts);
                             let served = choice.deliver(&class, &parts.headers, arrived, map);
-                            return core.record(parts, client, arrived, hash, served);
+                            return core.record(parts, (client, who), arrived, hash, served);
                         }
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
@@ -190,7 +190,7 @@ impl Proxy {
                 (key.hash(), served)
             }
         };
-        core.record(parts, client, arrived, key, served)
+        core.record(parts, (client, who), arrived, key, served)
     }
 }
 

@@ -61,7 +61,8 @@ pub struct Settings {
     pub memory: u64,
     /// Bytes of a body beyond which it is not stored.
     pub max_object: u64,
-    /// Bytes of bodies that are on their way from the origin.
+    /// Bytes of bodies in memory that are not stored: they arrive, or clients still read them. Beyond this, slow readers are
+    /// ended.
     pub in_flight: u64,
     /// How many clients may share one fill.
     pub max_followers: u32,

@@ -307,6 +307,7 @@ mod tests {
     use crate::{
         head::{Head, block},
         key::{Keyer, Scheme},
+        memory::Footprint,
         policy::{Draws, Route, Times, Vary, classify, judge},
     };
 
@@ -325,7 +326,8 @@ mod tests {
         let judged = judge(&class, StatusCode::OK, &headers, &route, &times, Draws::default());
         let Vary::On(spec) = judged.terms.vary else { panic!("it varies") };
         let place = store.place(asked, &spec, &request(language))?;
-        let object = Object::kept(Head::new(&block(StatusCode::OK, &headers)), judged.life, Vec::new());
+        let object =
+            Object::kept(Head::new(&block(StatusCode::OK, &headers)), judged.life, Vec::new(), &Footprint::uncounted());
         store.put(&place, Arc::new(object), false);
         Some(place)
     }

@@ -10,17 +10,21 @@ use bytes::Bytes;
 use herdproof::{Env, env::Sleep};
 use http_body::Body;
 
-use crate::log::{Reader, Writer};
+use crate::{
+    log::{Reader, Writer},
+    memory::NARROW,
+    origin::Origin,
+};
 
 /// Those who wait are woken when so much has come since the last time, or when no more is here.
 const BATCH: u64 = 64 << 10;
-/// While memory is short, no more of a body than this is kept for those who lag.
-const NARROW: u64 = 1 << 20;
 /// A body that nobody reads any more is fetched to its end if no more than this is missing, or less than half.
 /// One that does not say how long it is may have no end, and is given up.
 const WORTHWHILE: u64 = 1 << 20;
 /// So long after the head those aboard have surely begun to read.
 const BOARDING: Duration = Duration::from_secs(1);
+/// How often those are looked at who hold a seat by reading slowly.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +37,26 @@ pub(super) enum Over {
 }
 
 pub(super) struct Pump {
+    env: Env,
     /// No more than this is kept of a body.
     most: u64,
-    len: Option<u64>,
-    /// Whether it is fetched to its end though nobody reads it.
-    wanted: bool,
+    audience: Audience,
     boarding: Option<Boarding>,
+    /// Where the body holds a seat, and when to look next at who keeps it from being free.
+    seats: Option<(Origin, Option<Sleep>)>,
     /// How much those who wait were told of.
     published: u64,
+}
+
+/// For whom a body is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// For the store: to its end, though nobody reads it.
+    Store,
+    /// For those aboard, who may not have begun. Its length, if that is known.
+    Aboard(Option<u64>),
+    /// For one reader, who is there already.
+    One,
 }
 
 /// Some who are aboard may not have begun to read. Until somebody has, or it is over, the beginning is not given up.
@@ -50,9 +66,15 @@ struct Boarding {
 }
 
 impl Pump {
-    pub(super) fn new(env: &Env, writer: &Writer, most: u64, len: Option<u64>, wanted: bool) -> Pump {
-        let boarding = (!wanted).then(|| Boarding { _place: writer.reader(), over: env.sleep(BOARDING) });
-        Pump { most, len, wanted, boarding, published: 0 }
+    pub(super) fn new(env: &Env, writer: &Writer, most: u64, audience: Audience) -> Pump {
+        let is_aboard = matches!(audience, Audience::Aboard(_));
+        let boarding = is_aboard.then(|| Boarding { _place: writer.reader(), over: env.sleep(BOARDING) });
+        Pump { env: env.clone(), most, audience, boarding, seats: None, published: 0 }
+    }
+
+    /// The body holds a seat at this origin.
+    pub(super) fn at(self, origin: &Origin) -> Pump {
+        Pump { seats: Some((origin.clone(), None)), ..self }
     }
 
     /// Ready when the body is over.
@@ -63,10 +85,14 @@ impl Pump {
         cx: &mut Context<'_>,
     ) -> Poll<Over> {
         loop {
+            if self.audience == Audience::One && writer.readers() == 0 {
+                return Poll::Ready(Over::Unread);
+            }
             if writer.poll_room(cx).is_pending() {
                 // Whoever is waited for may be waiting to hear of it.
                 self.publish_rest(writer);
                 if self.is_boarding(writer, cx) || writer.poll_room(cx).is_pending() {
+                    self.look_at_seats(writer, cx);
                     return Poll::Pending;
                 }
             }
@@ -78,7 +104,7 @@ impl Pump {
                     if writer.len() > self.most {
                         writer.slide(self.most);
                     }
-                    if writer.afloat().is_full() {
+                    if writer.memory().is_short() || writer.footprint().is_narrow() {
                         writer.slide(NARROW);
                     }
                     if writer.len() - self.published >= BATCH {
@@ -89,6 +115,7 @@ impl Pump {
                 Poll::Ready(None) => return Poll::Ready(Over::Whole),
                 Poll::Pending => {
                     self.publish_rest(writer);
+                    writer.wake_when_deserted(cx);
                     let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
                     return if goes_on { Poll::Pending } else { Poll::Ready(Over::Unread) };
                 }
@@ -120,13 +147,25 @@ impl Pump {
 
     /// Whether it is to go on: somebody reads it, or it is nearly here.
     fn is_worthwhile(&self, writer: &Writer) -> bool {
-        if self.wanted || writer.readers() > 0 {
-            return true;
-        }
         let come = writer.len();
-        match self.len.map(|len| len.saturating_sub(come)) {
-            Some(missing) => missing <= WORTHWHILE || missing < come,
-            None => false,
+        match self.audience {
+            Audience::Store => true,
+            _ if writer.readers() > 0 => true,
+            Audience::Aboard(Some(len)) => {
+                let missing = len.saturating_sub(come);
+                missing <= WORTHWHILE || missing < come
+            }
+            Audience::Aboard(None) | Audience::One => false,
+        }
+    }
+
+    /// While a reader is waited for, the seat is held for it.
+    fn look_at_seats(&mut self, writer: &Writer, cx: &mut Context<'_>) {
+        let Some((origin, next)) = &mut self.seats else { return };
+        while Pin::new(next.get_or_insert_with(|| self.env.sleep(LOOK))).poll(cx).is_ready() {
+            *next = None;
+            let (taken, seats) = origin.seats();
+            writer.memory().free_a_seat(taken, seats);
         }
     }
 }
@@ -139,7 +178,7 @@ mod tests {
     use http_body::Frame;
 
     use super::*;
-    use crate::log::{Afloat, Log};
+    use crate::{log::Log, memory::BodyMemory};
 
     const MOST: u64 = 1_000;
     const CHUNK: usize = 600;
@@ -179,8 +218,8 @@ mod tests {
         let mut sim = Sim::new(1);
         let env = sim.env();
         sim.run(async move {
-            let (log, writer) = Log::new(&Afloat::new(u64::MAX));
-            let pump = Pump::new(&env, &writer, MOST, None, false);
+            let (log, writer) = Log::new(&BodyMemory::new(&env, u64::MAX));
+            let pump = Pump::new(&env, &writer, MOST, Audience::Aboard(None));
             run(env, log, writer, pump).await;
         });
     }
@@ -215,9 +254,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_one_is_read_ahead_as_far_as_may_be_and_given_up_when_that_one_leaves() {
+        pumping(async |env, log, writer, _| {
+            let reader = log.reader();
+            let (mut pump, mut body) = (Pump::new(&env, &writer, MOST, Audience::One), Chunks::new(5));
+            let polled = poll_fn(|cx| Poll::Ready(pump.poll(&writer, body.as_mut(), cx))).await;
+            assert!(polled.is_pending() && body.0.len() == 3);
+            drop(reader);
+            let polled = poll_fn(|cx| Poll::Ready(pump.poll(&writer, body.as_mut(), cx))).await;
+            assert_eq!((polled, body.0.len()), (Poll::Ready(Over::Unread), 3));
+        });
+    }
+
+    #[test]
     fn what_is_wanted_is_fetched_though_nobody_reads_it() {
         pumping(async |env, _, writer, _| {
-            let (mut pump, mut body) = (Pump::new(&env, &writer, u64::MAX, None, true), Chunks::new(5));
+            let (mut pump, mut body) = (Pump::new(&env, &writer, u64::MAX, Audience::Store), Chunks::new(5));
             let polled = poll_fn(|cx| Poll::Ready(pump.poll(&writer, body.as_mut(), cx))).await;
             assert!(polled.is_pending());
             assert_eq!(writer.len(), 5 * CHUNK as u64);

@@ -18,7 +18,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::pulse::{Ended, Patience, Pulse, Watch};
-use crate::who::Who;
+use crate::{
+    memory::{Cause, Connected},
+    who::Who,
+};
 
 /// Looked at in turn, so that no look at ten thousand connections holds anybody up.
 pub(super) const SHARDS: usize = 16;
@@ -50,6 +53,8 @@ pub(super) struct Counts {
     pub(super) slow_head: AtomicU64,
     pub(super) slow_body: AtomicU64,
     pub(super) slow_reader: AtomicU64,
+    pub(super) memory: AtomicU64,
+    pub(super) seat: AtomicU64,
     pub(super) stopped: AtomicU64,
 }
 
@@ -203,6 +208,8 @@ impl Connections {
             Ended::SlowHead => &self.counts.slow_head,
             Ended::SlowBody => &self.counts.slow_body,
             Ended::SlowReader => &self.counts.slow_reader,
+            Ended::Memory => &self.counts.memory,
+            Ended::Seat => &self.counts.seat,
             Ended::Stopped => &self.counts.stopped,
         };
         count.fetch_add(1, Relaxed);
@@ -264,6 +271,20 @@ impl Connection {
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Acquire)
+    }
+}
+
+impl Connected for Connection {
+    fn progress(&self) -> (u64, bool) {
+        self.pulse.progress()
+    }
+
+    fn end(&self, why: Cause) {
+        let ended = match why {
+            Cause::Memory => Ended::Memory,
+            Cause::Seat => Ended::Seat,
+        };
+        self.all.end(self, ended);
     }
 }
 

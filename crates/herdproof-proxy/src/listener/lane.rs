@@ -13,6 +13,8 @@ use std::{io, sync::Arc};
 
 use bytes::{Buf, Bytes};
 
+use crate::memory::Footprint;
+
 /// Who knows answers by heart.
 pub(crate) trait Lane: Send + Sync {
     /// What there is to say to these bytes. An answer is written down, and nothing if there is none.
@@ -22,8 +24,8 @@ pub(crate) trait Lane: Send + Sync {
 /// What was made of the bytes a client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// They are one request. Its answer is what was written down, and then these bytes.
-    Answered(Bytes),
+    /// They are one request. Its answer is what was written down, and then these bytes, whose memory is counted there.
+    Answered(Bytes, Option<Arc<Footprint>>),
     /// They are one request without a body, to be answered by somebody else.
     Whole,
     /// They are something else.
@@ -57,7 +59,12 @@ impl Shortcut {
     /// What goes out after what is written down, if these bytes are answered here, and hyper is not to see them. It has begun so
     /// many requests.
     #[inline]
-    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> Option<Bytes> {
+    pub(super) fn takes(
+        &mut self,
+        bytes: &[u8],
+        begun: u64,
+        answer: &mut Vec<u8>,
+    ) -> Option<(Bytes, Option<Arc<Footprint>>)> {
         // What comes while hyper has a request in hand belongs to that one, or comes too early.
         let asked = match &self.lane {
             Some(lane) if self.given.is_none() => lane.ask(bytes, answer),
@@ -65,7 +72,7 @@ impl Shortcut {
             None => return None,
         };
         match asked {
-            Asked::Answered(body) => return Some(body),
+            Asked::Answered(body, footprint) => return Some((body, footprint)),
             Asked::Whole => self.given = Some(begun),
             Asked::Other => self.close(),
         }

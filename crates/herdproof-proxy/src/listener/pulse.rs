@@ -38,6 +38,10 @@ pub(super) enum Ended {
     SlowBody,
     /// The answer was read too slowly.
     SlowReader,
+    /// It was read too slowly for the memory that it took.
+    Memory,
+    /// It was read too slowly for the seat at the origin that it took.
+    Seat,
     /// The server stopped, and the time for that was over.
     Stopped,
 }
@@ -127,6 +131,11 @@ impl Pulse {
     pub(super) fn end(&self) {
         self.settled.store(self.read.load(Relaxed), Relaxed);
         self.busy.store(false, Release);
+    }
+
+    /// How many bytes were written, and whether the client takes no more.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        (self.written.load(Relaxed), self.blocked.load(Relaxed))
     }
 
     /// How many requests have begun.

@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 
 use super::connections::Connection;
+use crate::memory::Connected;
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -26,6 +27,11 @@ impl Client {
     /// The other end of the connection.
     pub fn address(&self) -> SocketAddr {
         self.0.address
+    }
+
+    /// Its connection.
+    pub(crate) fn connected(&self) -> Arc<dyn Connected> {
+        Arc::clone(&self.0) as Arc<dyn Connected>
     }
 
     /// The body of this client's request, read under the listener's eyes: a client that lets it drip is ended.

@@ -17,6 +17,7 @@ use super::{
     connections::Connection,
     lane::{Lane, Rest, Shortcut},
 };
+use crate::who::Who;
 
 thread_local! {
     /// Where answers are written down before they go out.
@@ -51,7 +52,9 @@ impl Socket {
         let pulse = &self.connection.pulse;
         ANSWER.with_borrow_mut(|answer| {
             answer.clear();
-            let Some(body) = self.shortcut.takes(bytes, pulse.requests(), answer) else { return Ok(false) };
+            let Some((mut body, footprint)) = self.shortcut.takes(bytes, pulse.requests(), answer) else {
+                return Ok(false);
+            };
             pulse.begin();
             let stream = Pin::new(&mut self.stream);
             let written = if body.is_empty() {
@@ -67,6 +70,11 @@ impl Socket {
             if written == answer.len() + body.len() {
                 pulse.end();
             } else {
+                if let Some(footprint) = footprint {
+                    let who = Who::of(self.connection.address.ip());
+                    let connection = Arc::clone(&self.connection);
+                    body = footprint.read_by(who, connection).until_written(body);
+                }
                 self.shortcut.rest = Rest::after(written, answer, body);
             }
             Ok(true)

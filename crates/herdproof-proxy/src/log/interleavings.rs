@@ -5,6 +5,15 @@ use std::future::poll_fn;
 use shuttle::{future::block_on, thread};
 
 use super::*;
+use crate::{
+    memory::{Cause, Connected},
+    who::Who,
+};
+
+/// An account with this budget.
+fn account(most: u64) -> Arc<BodyMemory> {
+    BodyMemory::new(&herdproof::Sim::new(1).env(), most)
+}
 
 const TRIES: usize = 20_000;
 
@@ -31,7 +40,7 @@ fn read(mut reader: Reader) -> (Vec<u8>, Option<Broken>) {
 fn every_reader_gets_all_of_it_and_its_end() {
     shuttle::check_random(
         || {
-            let (log, writer) = Log::new(&Afloat::new(u64::MAX));
+            let (log, writer) = Log::new(&account(u64::MAX));
             let readers: Vec<_> = (0..2)
                 .map(|_| {
                     let log = Arc::clone(&log);
@@ -56,7 +65,7 @@ fn every_reader_gets_all_of_it_and_its_end() {
 fn nobody_takes_a_body_that_broke_off_for_a_whole_one() {
     shuttle::check_random(
         || {
-            let (log, writer) = Log::new(&Afloat::new(u64::MAX));
+            let (log, writer) = Log::new(&account(u64::MAX));
             let reader = thread::spawn(move || read(log.reader()));
             writer.push(chunk(0));
             writer.publish();
@@ -73,8 +82,8 @@ fn nobody_takes_a_body_that_broke_off_for_a_whole_one() {
 fn a_writer_never_waits_for_ever() {
     shuttle::check_random(
         || {
-            let afloat = Afloat::new(u64::MAX);
-            let (log, writer) = Log::new(&afloat);
+            let memory = account(u64::MAX);
+            let (log, writer) = Log::new(&memory);
             let reader = log.reader();
             let leaver = log.reader();
             drop(log);
@@ -92,7 +101,55 @@ fn a_writer_never_waits_for_ever() {
             leaving.join().unwrap();
             let (read, broken) = reading.join().unwrap();
             assert_eq!((read, broken), (vec![0, 1, 2], None));
-            assert_eq!(afloat.bytes(), 0);
+            assert_eq!(memory.bytes(), 0);
+        },
+        TRIES,
+    );
+}
+
+/// A client that has had enough for now.
+#[derive(Debug)]
+struct Blocked;
+
+impl Connected for Blocked {
+    fn progress(&self) -> (u64, bool) {
+        (0, true)
+    }
+
+    fn end(&self, _: Cause) {}
+}
+
+/// The writer, the store, a reader and what is being written let go of a body in any order, while somebody looks for whom to end.
+#[test]
+fn nothing_is_counted_when_all_are_gone_whoever_goes_last() {
+    shuttle::check_random(
+        || {
+            let memory = account(1);
+            let (log, writer) = Log::new(&memory);
+            let (reader, footprint) = (log.reader(), Arc::clone(log.footprint()));
+            drop(log);
+            let reading = {
+                let footprint = Arc::clone(&footprint);
+                thread::spawn(move || {
+                    let registered = footprint.read_by(Who::of([10, 0, 0, 1].into()), Arc::new(Blocked));
+                    let (read, _) = read(reader);
+                    drop(registered.until_written(Bytes::from(read)));
+                })
+            };
+            let storing = thread::spawn(move || {
+                let stored = footprint.store();
+                thread::yield_now();
+                drop(stored);
+            });
+            writer.push(chunk(0));
+            writer.publish();
+            memory.is_short();
+            writer.push(chunk(1));
+            let chunks = writer.complete();
+            reading.join().unwrap();
+            drop(chunks);
+            storing.join().unwrap();
+            assert_eq!(memory.bytes(), 0);
         },
         TRIES,
     );

@@ -1,9 +1,14 @@
 //! Writers and readers, each hazard once.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::Wake;
 
 use super::*;
+
+/// An account with this budget.
+fn account(most: u64) -> Arc<BodyMemory> {
+    BodyMemory::new(&herdproof::Sim::new(1).env(), most)
+}
 
 #[derive(Default)]
 struct Woken(AtomicU32);
@@ -15,7 +20,7 @@ impl Wake for Woken {
 }
 
 fn log() -> (Arc<Log>, Writer) {
-    Log::new(&Afloat::new(u64::MAX))
+    Log::new(&account(u64::MAX))
 }
 
 fn chunk(byte: u8, len: usize) -> Bytes {
@@ -182,42 +187,52 @@ fn a_writer_that_waits_for_readers_goes_on_when_the_last_has_left() {
 }
 
 #[test]
-fn who_reads_slowly_what_is_whole_keeps_nothing_afloat() {
-    let afloat = Afloat::new(1_000);
-    let (log, writer) = Log::new(&afloat);
-    let reader = log.reader();
-    writer.push(Bytes::from(vec![0; 2_000]));
-    assert!(afloat.is_full());
-    assert!(writer.complete().is_some());
-    assert_eq!(afloat.bytes(), 0);
-    drop((log, reader));
-    assert_eq!(afloat.bytes(), 0);
+fn who_reads_slowly_what_is_whole_still_counts() {
+    let memory = account(u64::MAX);
+    let (log, writer) = Log::new(&memory);
+    let mut reader = log.reader();
+    writer.push(chunk(1, 900));
+    writer.push(chunk(2, 100));
+    let counted = memory.bytes();
+    assert!(counted >= 1_000);
+    drop(writer.complete());
+    drop(log);
+    assert_eq!(memory.bytes(), counted);
+    let Poll::Ready(Some(Ok(held))) = next(&mut reader) else { panic!("it is there") };
+    drop(reader);
+    assert!((900..counted).contains(&memory.bytes()), "what is being written counts, and nothing else");
+    drop(held);
+    assert_eq!(memory.bytes(), 0);
 }
 
 #[test]
-fn bytes_afloat_are_counted_until_the_last_reader_is_gone() {
-    let afloat = Afloat::new(1_000);
-    let (log, writer) = Log::new(&afloat);
+fn what_the_store_has_does_not_count_until_it_is_evicted_while_somebody_reads_it() {
+    let memory = account(u64::MAX);
+    let (log, writer) = Log::new(&memory);
     let reader = log.reader();
-    writer.push(chunk(1, 900));
-    assert!(!afloat.is_full());
-    writer.push(chunk(1, 100));
-    assert!(afloat.is_full());
-    drop((log, writer));
-    assert!(afloat.is_full());
+    writer.push(chunk(1, 9_000));
+    let (counted, stored) = (memory.bytes(), log.footprint().store());
+    assert_eq!(memory.bytes(), 0);
+    let again = log.footprint().store();
+    drop(stored);
+    assert_eq!(memory.bytes(), 0, "another object has it");
+    drop(again);
+    assert_eq!(memory.bytes(), counted);
+    drop((writer, log));
+    assert_eq!(memory.bytes(), counted);
     drop(reader);
-    assert_eq!(afloat.bytes(), 0);
+    assert_eq!(memory.bytes(), 0);
 }
 
 #[test]
 fn a_window_gives_back_what_it_drops() {
-    let afloat = Afloat::new(1_000);
-    let (_log, writer) = Log::new(&afloat);
+    let memory = account(1_000);
+    let (_log, writer) = Log::new(&memory);
     (0..10).for_each(|_| writer.push(chunk(1, 10_000)));
     writer.slide(20_000);
-    assert!(afloat.bytes() <= 31_000, "{}", afloat.bytes());
+    assert!(memory.bytes() <= 31_000, "{}", memory.bytes());
     writer.push(chunk(1, 10_000));
-    assert!(afloat.bytes() <= 31_000, "{}", afloat.bytes());
+    assert!(memory.bytes() <= 31_000, "{}", memory.bytes());
 }
 
 #[test]

@@ -100,9 +100,6 @@ impl Core {
             if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
                 return visit.stale(object, "origin-slow", now);
             }
-            if self.afloat.is_full() {
-                return self.pass(visit, "memory").await;
-            }
             let until = match &spare {
                 Some(object) => now + patience(object.life.load()),
                 None => visit.arrived + self.settings.wait,

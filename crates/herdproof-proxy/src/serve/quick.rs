@@ -47,9 +47,7 @@ impl Lane for Core {
     #[inline]
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked {
         match head(bytes) {
-            Some(Head::Plain { host, target }) => {
-                self.answer(host, target, answer).map_or(Asked::Whole, Asked::Answered)
-            }
+            Some(Head::Plain { host, target }) => self.answer(host, target, answer).unwrap_or(Asked::Whole),
             Some(Head::More) => Asked::Whole,
             None => Asked::Other,
         }
@@ -59,7 +57,7 @@ impl Lane for Core {
 impl Core {
     /// Writes the answer down, if it is a hit that needs no thought; what of its body is not written down, comes after it.
     #[inline]
-    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<Bytes> {
+    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<Asked> {
         let key = self.keyer.key(Scheme::Http, host, target).ok()?;
         let path = target.split_once('?').map_or(target, |(path, _)| path);
         if !self.shares(self.route_of(path)) {
@@ -82,10 +80,10 @@ impl Core {
         self.shared_again(now, || self.learned.template(host, path, false));
         self.metrics.count_at_once(status, body.len());
         if body.len() > COPIED {
-            return Some(object.shared_body());
+            return Some(Asked::Answered(object.shared_body(), object.footprint().cloned()));
         }
         answer.extend_from_slice(body);
-        Some(Bytes::new())
+        Some(Asked::Answered(Bytes::new(), None))
     }
 }
 

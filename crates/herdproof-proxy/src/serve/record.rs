@@ -9,8 +9,10 @@ use super::{Core, Proxy, Served};
 use crate::{
     access::{Outcome, Record},
     body::{Body, Witness},
+    fill::read_ahead,
     listener::Client,
     metrics::Page,
+    who::Who,
 };
 use herdproof::Tick;
 
@@ -35,7 +37,7 @@ impl Core {
     pub(super) fn record(
         self: &Arc<Core>,
         parts: Parts,
-        client: &Client,
+        (client, who): (&Client, Who),
         arrived: Tick,
         key: u64,
         served: Served,
@@ -45,6 +47,8 @@ impl Core {
         let writes = self.log.is_some();
         let noted = |name| parts.headers.get(name).filter(|_| writes).cloned();
         let (referer, agent) = (noted(header::REFERER), noted(header::USER_AGENT));
+        response.body_mut().read_ahead(|body| read_ahead(self, body));
+        response.body_mut().read_by(who, client);
         let body = response.body();
         let here = body.is_here();
         let record = Record {
@@ -90,9 +94,9 @@ impl Proxy {
             page.gauge("herdproof_store_bytes", "What they weigh.", store.weight as f64);
             page.counter("herdproof_store_evictions_total", "Responses that made room for others.", store.evictions);
             page.gauge(
-                "herdproof_arriving_bytes",
-                "Bytes of bodies that arrive or are read while they do.",
-                core.afloat.bytes() as f64,
+                "herdproof_unstored_body_bytes",
+                "Bytes of bodies in memory that are not in the store: they arrive, or clients still read them.",
+                core.memory.bytes() as f64,
             );
             page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
             page.gauge(

@@ -36,7 +36,7 @@ impl Lane for Known {
             // Some of it is written down, some comes after.
             let (down, after) = self.page.split_at(self.page.len() / 3);
             answer.extend_from_slice(down);
-            return Asked::Answered(Bytes::copy_from_slice(after));
+            return Asked::Answered(Bytes::copy_from_slice(after), None);
         }
         if bytes == OTHER { Asked::Whole } else { Asked::Other }
     }

@@ -18,6 +18,7 @@ use crate::{
     deliver::deliver,
     head::{Head, block},
     key::{Keyer, Scheme},
+    memory::Footprint,
     object::Object,
     policy::{Draws, Route, Times, classify, hop, judge, vary::Vary},
 };
@@ -86,7 +87,9 @@ fn stored(status: u16, more: &HeaderMap, body: &str) -> (Arc<Object>, Vary) {
     hop::keep(&mut headers, times.wall);
     let half = body.len() / 2;
     let chunks = [&body[..half], &body[half..]].map(|part| Bytes::copy_from_slice(part.as_bytes()));
-    (Arc::new(Object::kept(Head::new(&block(status, &headers)), judged.life, chunks.to_vec())), judged.terms.vary)
+    let head = block(status, &headers);
+    let object = Object::kept(Head::new(&head), judged.life, chunks.to_vec(), &Footprint::uncounted());
+    (Arc::new(object), judged.terms.vary)
 }
 
 proptest! {

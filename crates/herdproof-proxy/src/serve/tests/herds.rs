@@ -308,7 +308,7 @@ fn broken_off(framing: &'static str, half: &'static str) {
             world.settled().await;
             world.ask(get("/")).await.is(200, "all of it");
             assert_eq!(world.origin.requests(), 2);
-            world.until(|| world.proxy.0.afloat.bytes() == 0).await;
+            world.until(|| world.proxy.0.memory.bytes() == 0).await;
         },
     );
 }

@@ -1,9 +1,13 @@
 //! However large, however many, however slow: memory is bounded, and nobody pays for another.
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+};
 
-use super::world::{Gate, Step, bytes, fresh, get, head, run, run_with, with};
+use super::world::{Gate, Step, World, bytes, fresh, get, head, run, run_with, with};
+use crate::metrics::Page;
 
 const KB: usize = 1 << 10;
 const MB: usize = 1 << 20;
@@ -37,7 +41,7 @@ fn what_is_too_large_to_keep_is_streamed_and_not_kept() {
             }
             assert_eq!(world.proxy.0.store.stats().entries, 0);
             assert_eq!(world.proxy.0.flights.stats().joins, 0);
-            assert_eq!(world.proxy.0.afloat.bytes(), 0);
+            assert_eq!(world.proxy.0.memory.bytes(), 0);
         },
     );
 }
@@ -76,7 +80,7 @@ fn a_body_of_unknown_length_that_grows_too_large_reaches_those_who_keep_up() {
                         read += reader.next().await.unwrap().unwrap().len();
                     }
                 }
-                assert!(world.proxy.0.afloat.bytes() < 200 * KB as u64);
+                assert!(world.proxy.0.memory.bytes() < 200 * KB as u64);
             }
             // Its beginning is gone: who comes now has to have its own.
             let late = world.ask(get("/")).await;
@@ -141,27 +145,123 @@ fn a_variant_whose_beginning_is_gone_is_not_served() {
     );
 }
 
-#[test]
-fn while_too_much_is_on_its_way_requests_go_by_themselves() {
-    let gate = Gate::new();
-    let hold = gate.clone();
+/// Requests for this many bytes of a body, from this address; nothing of it is read.
+async fn stall(world: &World, address: [u8; 4], path: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.bind((address, 0).into()).unwrap();
+    let mut stream = socket.connect(world.address()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// How many were ended, for want of memory.
+fn ended(world: &World) -> u64 {
+    let mut page = Page::default();
+    world.server.report()(&mut page);
+    let line = "herdproof_connections_ended_total{why=\"slow_reader_memory\"} ";
+    page.text().lines().find_map(|count| count.strip_prefix(line)).unwrap().parse().unwrap()
+}
+
+/// Each has a body of its own, more than the kernel takes.
+fn slow_readers_hold_no_more_than_the_budget(control: &'static str) {
+    const SIZE: usize = 4 * MB - KB;
+    const BUDGET: u64 = 16 * MB as u64;
     run_with(
-        |settings| settings.in_flight = 10 * KB as u64,
+        |settings| (settings.memory, settings.in_flight) = (64 * MB as u64, BUDGET),
         move |asked| match &*asked.target {
-            "/large" => vec![sized(100 * KB), filler(50 * KB), Step::Hold(hold.clone()), filler(50 * KB)],
-            path => vec![fresh(path)],
+            "/good" => vec![sized(MB), filler(MB)],
+            _ => {
+                let head = head(200, &format!("cache-control: {control}\r\ncontent-length: {SIZE}\r\n"));
+                vec![bytes(head), filler(SIZE)]
+            }
         },
         async |world| {
-            let large = world.begin(get("/large")).await;
-            world.until(|| world.proxy.0.afloat.is_full()).await;
-            let reply = world.ask(get("/small")).await;
-            reply.is(200, "/small");
-            assert!(reply.cache().ends_with("detail=memory"), "{}", reply.cache());
-            gate.open();
-            let large = large.rest().await;
-            assert_eq!((large.body.len(), large.whole), (100 * KB, true));
-            world.until(|| world.proxy.0.afloat.bytes() == 0).await;
-            assert!(!world.ask(get("/small")).await.cache().contains("memory"));
+            let memory = &world.proxy.0.memory;
+            let mut slow = Vec::new();
+            for number in 0..60 {
+                let good = world.ask(get("/good")).await;
+                assert_eq!((good.body.len(), good.whole), (MB, true));
+                slow.push(stall(world, [127, 0, 0, 2], &format!("/{number}")).await);
+                world.origin.asked(number + 2).await;
+                world.until(|| memory.bytes() <= BUDGET + SIZE as u64).await;
+            }
+            assert_eq!(world.origin.requests(), 61, "what is shared is kept");
+            drop(slow);
+            world.until(|| memory.bytes() == 0).await;
+        },
+    );
+}
+
+#[test]
+fn slow_readers_of_bodies_of_their_own_hold_no_more_than_the_budget() {
+    slow_readers_hold_no_more_than_the_budget("max-age=60");
+}
+
+#[test]
+fn slow_readers_of_private_bodies_hold_no_more_than_the_budget() {
+    slow_readers_hold_no_more_than_the_budget("private");
+}
+
+#[test]
+fn who_is_ended_for_its_memory_sees_no_clean_end_and_others_lose_nothing() {
+    const SIZE: usize = 4 * MB;
+    run_with(
+        |settings| (settings.memory, settings.in_flight) = (16 * MB as u64, 8 * MB as u64),
+        |_| {
+            let mut steps = vec![chunked()];
+            steps.extend((0..64).map(|_| chunk(SIZE / 64)));
+            steps.push(bytes("0\r\n\r\n"));
+            steps
+        },
+        async |world| {
+            let mut good = world.begin(get("/shared")).await;
+            let first = good.next().await.unwrap().unwrap().len();
+            let mut slow = vec![stall(world, [127, 0, 0, 2], "/shared").await];
+            for number in 0..20 {
+                slow.push(stall(world, [127, 0, 0, 2], &format!("/{number}")).await);
+                world.origin.asked(number + 2).await;
+            }
+            world.until(|| ended(world) >= 10).await;
+            let rest = good.rest().await;
+            assert_eq!((first + rest.body.len(), rest.whole), (SIZE, true));
+            let mut broken = 0;
+            for mut stream in slow {
+                let mut read = Vec::new();
+                let ended = stream.read_to_end(&mut read).await;
+                broken += u64::from(ended.is_err() || !read.ends_with(b"0\r\n\r\n"));
+            }
+            assert_eq!(broken, ended(world));
+        },
+    );
+}
+
+#[test]
+fn while_memory_is_short_a_herd_is_still_one_request() {
+    let [large, herd] = [Gate::new(), Gate::new()];
+    let hold = (large.clone(), herd.clone());
+    run_with(
+        |settings| settings.in_flight = 100 * KB as u64,
+        move |asked| match &*asked.target {
+            "/large" => vec![sized(110 * KB), filler(105 * KB), Step::Hold(hold.0.clone()), filler(5 * KB)],
+            path => vec![Step::Hold(hold.1.clone()), fresh(path)],
+        },
+        async |world| {
+            // A fill that nobody can be ended for.
+            let reader = world.begin(get("/large")).await;
+            drop(reader);
+            world.until(|| world.proxy.0.memory.is_short()).await;
+            let replies = world.herd(20, |_| get("/small"));
+            world.aboard(21).await;
+            herd.open();
+            for reply in replies.replies().await {
+                reply.is(200, "/small");
+            }
+            assert!(world.proxy.0.memory.is_short());
+            assert_eq!(world.origin.requests(), 2);
+            large.open();
+            world.until(|| world.proxy.0.memory.bytes() == 0).await;
         },
     );
 }
@@ -198,24 +298,49 @@ fn one_who_does_not_read_slows_nobody() {
 #[test]
 fn one_who_does_not_read_a_private_answer_holds_no_seat_for_it() {
     run(
-        |asked| match &*asked.target {
-            "/slow" => vec![bytes(head(200, "cache-control: private\r\ncontent-length: 102400\r\n")), filler(100 * KB)],
-            path => vec![fresh(path)],
+        |asked| {
+            let size: usize = asked.target.trim_start_matches('/').parse().unwrap();
+            let head = head(200, &format!("cache-control: private\r\ncontent-length: {size}\r\n"));
+            vec![bytes(head), filler(size)]
         },
         async |world| {
-            let mut slow = Vec::new();
-            for number in 1..=20 {
-                let mut stream = world.connect().await;
-                stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
-                world.origin.asked(number).await;
-                slow.push(stream);
+            let reads = Gate::new();
+            let door = world.unread(&reads);
+            let seats = || world.proxy.0.origin.seats().0;
+            let small: Vec<_> = (0..20).map(|_| world.ask_at(&door, get("/200000"))).collect();
+            world.origin.asked(20).await;
+            world.until(|| seats() == 0 && world.proxy.0.memory.bytes() > 20 * 200_000).await;
+            let large = world.ask_at(&door, get("/1000000"));
+            world.until(|| world.proxy.0.memory.bytes() > 21 * 200_000).await;
+            assert_eq!(seats(), 1, "and no more is read ahead of it than may be");
+            assert!(world.proxy.0.memory.bytes() < 20 * 201_000 + 600_000);
+            reads.open();
+            for reply in small {
+                let reply = reply.await.unwrap();
+                assert_eq!((reply.body.len(), reply.whole), (200_000, true));
             }
-            world.settled().await;
-            for mut stream in slow {
-                let mut read = Vec::new();
-                stream.read_to_end(&mut read).await.unwrap();
-                assert!(read.ends_with(b"xxxx") && read.len() > 100 * KB);
-            }
+            let large = large.await.unwrap();
+            assert_eq!((large.body.len(), large.whole), (1_000_000, true));
+            world.until(|| seats() == 0 && world.proxy.0.memory.bytes() == 0).await;
+        },
+    );
+}
+
+#[test]
+fn one_who_leaves_while_its_private_answer_pauses_gives_its_seat_back() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |_| {
+            let head = head(200, "cache-control: private\r\ntransfer-encoding: chunked\r\n");
+            vec![bytes(head), chunk(10), Step::Hold(hold.clone()), bytes("0\r\n\r\n")]
+        },
+        async |world| {
+            let mut reader = world.begin(get("/")).await;
+            assert!(reader.next().await.unwrap().is_ok());
+            assert_eq!(world.proxy.0.origin.seats().0, 1);
+            drop(reader);
+            world.until(|| world.proxy.0.origin.seats().0 == 0).await;
         },
     );
 }
@@ -291,7 +416,7 @@ fn random_queries_do_not_grow_what_is_kept_beyond_its_measure() {
             world.settled().await;
             let stats = world.proxy.0.store.stats();
             assert!(stats.weight <= MB as u64 && stats.evictions > 0, "{stats:?}");
-            assert_eq!(world.proxy.0.afloat.bytes(), 0);
+            assert_eq!(world.proxy.0.memory.bytes(), 0);
         },
     );
 }

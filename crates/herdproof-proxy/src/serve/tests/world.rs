@@ -210,6 +210,20 @@ impl World {
         })
     }
 
+    /// Another door to the proxy: nothing of an answer is read before the gate is open.
+    pub(super) fn unread(&self, gate: &Gate) -> Server {
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &ClientSettings::default()).unwrap();
+        let (proxy, gate) = (self.proxy.clone(), gate.clone());
+        listener.serve(&self.env, move |request, client| {
+            let (proxy, gate) = (proxy.clone(), gate.clone());
+            async move {
+                let answer = proxy.serve(request, &client).await;
+                gate.pass().await;
+                answer
+            }
+        })
+    }
+
     /// The answer to a request that comes through that door, as a task.
     pub(super) fn ask_at(&self, door: &Server, request: Request<Full<Bytes>>) -> Task<Reply> {
         let (env, address) = (self.env.clone(), door.address());
