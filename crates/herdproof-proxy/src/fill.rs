@@ -32,7 +32,8 @@ use crate::{
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
     policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
-    serve::{Core, RouteId},
+    serve::Core,
+    settings::Route,
     store::{Place, Snapshot, Which},
     who::Who,
 };
@@ -41,7 +42,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) class: Class,
-    pub(crate) route: RouteId,
+    pub(crate) route: Arc<Route>,
     pub(crate) outgoing: Outgoing,
     /// The head of the request as it came: a response may vary on anything in it.
     pub(crate) headers: HeaderMap,
@@ -198,7 +199,7 @@ pub(crate) async fn fill(core: Arc<Core>, job: Job, landing: Landing<Landed, Inf
     }
     let draws = Draws { jitter: core.rng.unit() };
     let Judged { terms, life, verdict } =
-        judge(&job.class, head.status, &head.headers, core.route(job.route), &times, draws);
+        judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
@@ -399,7 +400,7 @@ impl Core {
         let draws = Draws { jitter: self.rng.unit() };
         let status = prior.head().status();
         let stored = (status, &kept);
-        let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
+        let (headers, judged) = condition::freshen(stored, &said, &job.class, &job.route.rules, times, draws);
         self.learn(job, status, judged.verdict);
         let object = Arc::new(prior.with_head(block(status, &headers), judged.life));
         let variant = job.variant(&judged.terms);

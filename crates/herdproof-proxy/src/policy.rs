@@ -65,14 +65,33 @@ pub struct Route {
     pub beta: f64,
 }
 
-/// What a request's `Cookie` means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a request's `Cookie` means, the strictest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cookies {
     /// The answer may be for that user: it is shared only if it says `public` or `s-maxage`.
     #[default]
     Respect,
     /// Nothing: answers do not depend on it.
     Ignore,
+}
+
+impl Route {
+    /// The stricter of what two say, setting by setting: nobody gets by it what one of them would not give.
+    #[must_use]
+    pub fn strictest(&self, other: &Route) -> Route {
+        let Route { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, beta } = other;
+        Route {
+            // Without one, what says nothing itself is not shared.
+            ttl: self.ttl.zip(*ttl).map(|(one, other)| one.min(other)),
+            grace: self.grace.min(*grace),
+            if_error: self.if_error.min(*if_error),
+            cookies: self.cookies.min(*cookies),
+            share_set_cookie: self.share_set_cookie && *share_set_cookie,
+            obey_clients: self.obey_clients || *obey_clients,
+            jitter: self.jitter.max(*jitter),
+            beta: self.beta.max(*beta),
+        }
+    }
 }
 
 impl Default for Route {

@@ -21,7 +21,7 @@ impl Core {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
-                let route = self.route(visit.route);
+                let route = &visit.route.rules;
                 let verdict =
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // Of what is too large nothing is learned: it is not shared whatever it says.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
-use super::{Core, RouteId};
+use super::Core;
 use crate::{
     access::Outcome,
     body::Body,
@@ -22,6 +22,7 @@ use crate::{
         hop::{self, Forwarder},
         vary,
     },
+    settings::Route,
     store::{Found, Place},
     who::Who,
 };
@@ -31,7 +32,7 @@ pub(super) struct Visit<'a> {
     pub(super) parts: &'a Parts,
     pub(super) class: Class,
     pub(super) key: KeyRef<'a>,
-    pub(super) route: RouteId,
+    pub(super) route: &'a Arc<Route>,
     pub(super) client: &'a Client,
     /// Whom it counts for.
     pub(super) who: Who,
@@ -106,7 +107,7 @@ impl Visit<'_> {
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
             condition::disown(&mut headers);
             condition::disown(&mut seen);
-            class = classify(&Method::GET, &headers, core.route(self.route));
+            class = classify(&Method::GET, &headers, &self.route.rules);
         }
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
@@ -121,7 +122,7 @@ impl Visit<'_> {
         };
         Job {
             class,
-            route: self.route,
+            route: Arc::clone(self.route),
             outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
             headers: seen,
             key,
