@@ -31,7 +31,10 @@ use crate::{
     log::{Log, Writer},
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing},
-    policy::{Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge},
+    policy::{
+        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
+        share::is_about_the_request,
+    },
     serve::Core,
     settings::Route,
     store::{Place, Snapshot, Which},
@@ -122,8 +125,8 @@ pub(crate) enum Fault {
     Status,
     /// Our own admission refused.
     Refused(Refusal),
-    /// It did not answer, or not in time; said in words.
-    Silent(Arc<str>),
+    /// It did not answer, or not in time: the [code](OriginError::code) of why. The words for it are the operator's.
+    Silent(&'static str),
 }
 
 impl Own {
@@ -153,7 +156,7 @@ impl From<OriginError> for Failure {
         };
         match error {
             OriginError::Refused(refusal) => Failure::new(status, Fault::Refused(refusal)),
-            error => Failure::new(status, Fault::Silent(error.to_string().into())),
+            error => Failure::new(status, Fault::Silent(error.code())),
         }
     }
 }
@@ -488,11 +491,6 @@ impl Core {
             Verdict::NotShareable { store: true, .. } | Verdict::Failed(_) => {}
         }
     }
-}
-
-/// Statuses that answer how a request was put, and say nothing about the same URL asked for in another way.
-fn is_about_the_request(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 400 | 405..=408 | 411..=417 | 421..=426 | 428 | 431 | 501 | 505)
 }
 
 /// What is private for who comes with credentials need not be for who does not.

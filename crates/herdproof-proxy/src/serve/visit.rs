@@ -18,7 +18,7 @@ use crate::{
     object::Object,
     origin::{OriginBody, Outgoing},
     policy::{
-        Class, classify, condition,
+        Class, RequestDirectives, classify, condition,
         hop::{self, Forwarder},
         vary,
     },
@@ -103,6 +103,10 @@ impl Visit<'_> {
         // As the origin is to see it: that is what its answer varies on.
         let mut seen = self.parts.headers.clone();
         let mut class = self.class;
+        if prior.is_some() {
+            // It is asked about for all, so what one of them says of keeping the answer does not count.
+            class.asked = RequestDirectives::default();
+        }
         // With one user's cookies it would come back as that user's. Where it varies on them, it is.
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
             condition::disown(&mut headers);
