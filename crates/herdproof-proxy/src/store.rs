@@ -428,6 +428,20 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_for_a_place_behind_an_old_signpost_is_not_kept() {
+        let store = Store::new(&Sim::new(1).env(), 1 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        let place = put(&store, &Place::Plain(url.to_key()), "de", "max-age=60").unwrap();
+        let object = store.find(&url, &request("de")).object.unwrap();
+        store.changed(&url.to_key());
+        store.put(&place, object, false);
+        assert_eq!(store.stats().entries, 2);
+        // Else it would be moved behind the next signpost as if it belonged there.
+        store.changed(&url.to_key());
+        assert!(store.find(&url, &request("de")).object.unwrap().life.is_changed());
+    }
+
+    #[test]
     fn what_can_stand_in_for_nothing_is_gone_when_it_changes() {
         let store = Store::new(&Sim::new(1).env(), 1 << 20);
         let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();

@@ -75,3 +75,20 @@ fn a_crowd_with_no_store_is_one_request_and_nothing_of_it_is_kept() {
         },
     );
 }
+
+#[test]
+fn what_is_kept_for_all_is_renewed_also_by_one_who_would_not_have_its_answer_kept() {
+    run_with(
+        obeying,
+        |asked| vec![fresh(&asked.number.to_string())],
+        async |world| {
+            world.ask(get("/")).await.is(200, "1");
+            world.settled().await;
+            assert_eq!(world.ask(with("/", &[("cache-control", "no-cache, no-store")])).await.status, 200);
+            world.origin.asked(2).await;
+            world.settled().await;
+            world.ask(get("/")).await.is(200, "2");
+            assert_eq!(world.origin.requests(), 2);
+        },
+    );
+}
