@@ -17,7 +17,21 @@ const MOST_READINGS: usize = 32;
 const LONGEST: usize = 1 << 10;
 
 /// What servers do to a path before they look at it. Each may come at any time, and more than once.
-const STEPS: [fn(&[u8]) -> Vec<u8>; 6] = [decode, turn_slashes, drop_parameters, merge_slashes, resolve_dots, cut];
+const STEPS: [Step; 6] = [
+    Step { cares: |path| path.contains(&b'%'), reads: decode },
+    Step { cares: |path| path.contains(&b'\\'), reads: turn_slashes },
+    Step { cares: |path| path.contains(&b';'), reads: drop_parameters },
+    Step { cares: |path| path.windows(2).any(|two| two == b"//"), reads: merge_slashes },
+    Step { cares: |path| path.windows(2).any(|two| two == b"/."), reads: resolve_dots },
+    Step { cares: |path| path.iter().any(is_end), reads: cut },
+];
+
+struct Step {
+    /// Whether there is anything for it to do: most paths with a `%` in them are a word in another language, and are read once more
+    /// for it, not six times.
+    cares: fn(&[u8]) -> bool,
+    reads: fn(&[u8]) -> Vec<u8>,
+}
 
 /// The routes of the settings, and one for all other paths.
 #[derive(Debug)]
@@ -109,7 +123,9 @@ fn readings(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut all = vec![path.to_vec()];
     let mut next = 0;
     while let Some(reading) = all.get(next) {
-        for other in STEPS.map(|step| step(reading)) {
+        let others: Vec<_> =
+            STEPS.iter().filter(|step| (step.cares)(reading)).map(|step| (step.reads)(reading)).collect();
+        for other in others {
             if all.contains(&other) {
                 continue;
             }
@@ -183,7 +199,11 @@ fn resolve_dots(path: &[u8]) -> Vec<u8> {
 
 /// What was a decoded `?`, `#` or zero ends the path.
 fn cut(path: &[u8]) -> Vec<u8> {
-    path.split(|byte| matches!(byte, b'?' | b'#' | 0)).next().unwrap_or_default().to_vec()
+    path.split(is_end).next().unwrap_or_default().to_vec()
+}
+
+fn is_end(byte: &u8) -> bool {
+    matches!(byte, b'?' | b'#' | 0)
 }
 
 #[cfg(test)]
