@@ -9,8 +9,16 @@ use crate::access::Outcome;
 /// The name of the field.
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
+/// What went wrong between us and the origin (RFC 9209).
+pub(crate) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+
 /// The plain hit's, which costs nothing.
 pub(crate) const HIT: HeaderValue = HeaderValue::from_static("herdproof; hit");
+
+/// `Proxy-Status` of a response of our own, with one of the error types of RFC 9209.
+pub(crate) fn proxy_status(error: &'static str) -> HeaderValue {
+    HeaderValue::try_from(format!("herdproof; error={error}")).unwrap_or(HeaderValue::from_static("herdproof"))
+}
 
 /// `Cache-Status` of anything else. `detail` is a word of ours.
 pub(crate) fn cache_status(

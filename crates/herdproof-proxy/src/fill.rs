@@ -45,9 +45,10 @@ use crate::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
         hop::{self, Forwarder},
         judge,
-        share::is_failure,
+        share::{is_about_the_request, is_failure},
     },
-    serve::{Core, RouteId},
+    serve::Core,
+    settings::Route,
     store::{Place, Snapshot, Which},
     who::Who,
 };
@@ -59,7 +60,7 @@ const AHEAD: u64 = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) class: Class,
-    pub(crate) route: RouteId,
+    pub(crate) route: Arc<Route>,
     pub(crate) outgoing: Outgoing,
     /// The head of the request as it came: a response may vary on anything in it.
     pub(crate) headers: HeaderMap,
@@ -145,8 +146,8 @@ pub(crate) enum Fault {
     Status,
     /// Our own admission refused.
     Refused(Refusal),
-    /// It did not answer, or not in time; said in words.
-    Silent(Arc<str>),
+    /// It did not answer, or not in time: the [code](OriginError::code) of why. The words for it are the operator's.
+    Silent(&'static str),
 }
 
 impl Own {
@@ -189,7 +190,7 @@ impl From<OriginError> for Failure {
         };
         match error {
             OriginError::Refused(refusal) => Failure::new(status, Fault::Refused(refusal)),
-            error => Failure::new(status, Fault::Silent(error.to_string().into())),
+            error => Failure::new(status, Fault::Silent(error.code())),
         }
     }
 }
@@ -242,7 +243,7 @@ pub(crate) async fn fill(
     }
     let draws = Draws { jitter: core.rng.unit() };
     let Judged { terms, life, verdict } =
-        judge(&job.class, head.status, &head.headers, core.route(job.route), &times, draws);
+        judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
@@ -446,7 +447,7 @@ impl Job {
                 headers.insert(name, value);
             }
         }
-        self.class = classify(&Method::GET, &seen, core.route(self.route));
+        self.class = classify(&Method::GET, &seen, &self.route.rules);
         (self.headers, self.outgoing.headers, self.by) = (seen, headers, By::Proxy);
     }
 
@@ -589,7 +590,7 @@ impl Core {
         let draws = Draws { jitter: self.rng.unit() };
         let status = prior.head().status();
         let stored = (status, &kept);
-        let (headers, judged) = condition::freshen(stored, &said, &job.class, self.route(job.route), times, draws);
+        let (headers, judged) = condition::freshen(stored, &said, &job.class, &job.route.rules, times, draws);
         self.learn(job, status, judged.verdict);
         let object = Arc::new(prior.with_head(block(status, &headers), judged.life));
         let variant = job.variant(&judged.terms);
@@ -682,11 +683,6 @@ impl Core {
             Verdict::NotShareable { store: true, .. } | Verdict::Failed(_) => {}
         }
     }
-}
-
-/// Statuses that answer how a request was put, and say nothing about the same URL asked for in another way.
-fn is_about_the_request(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 400 | 405..=408 | 411..=417 | 421..=426 | 428 | 431 | 501 | 505)
 }
 
 /// What is private for who comes with credentials need not be for who does not.

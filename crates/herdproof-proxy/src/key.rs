@@ -33,6 +33,9 @@ use crate::policy::vary::Variant;
 /// The longest authority: a name of 253 characters and a port, with room to spare.
 const LONGEST_AUTHORITY: usize = 264;
 
+/// In the key of a variant, before the number of its signpost.
+const VARIES: &str = "varies";
+
 /// How the origin is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
@@ -289,19 +292,23 @@ impl KeyRef<'_> {
 
     /// The key of one of its variants, behind the signpost of that number. No URL has a line break in it, so it is no URL's key.
     pub(crate) fn to_variant(self, signpost: u64, variant: &Variant) -> Key {
-        self.beside("varies", signpost, variant.as_bytes())
+        // As characters of one byte each: two that differ stay two.
+        self.beside(VARIES, signpost, variant.as_bytes().iter().copied().map(char::from))
+    }
+
+    /// The key of the same variant of this URL behind another signpost.
+    pub(crate) fn moved(self, variant: &Key, signpost: u64) -> Key {
+        self.beside(VARIES, signpost, variant.text.splitn(3, '\n').nth(2).unwrap_or_default().chars())
     }
 
     /// A key that nobody else has, if nobody else has the number.
     pub(crate) fn alone(self, number: u64) -> Key {
-        self.beside("alone", number, &[])
+        self.beside("alone", number, [].into_iter())
     }
 
-    fn beside(self, kind: &str, number: u64, rest: &[u8]) -> Key {
+    fn beside(self, kind: &str, number: u64, rest: impl Iterator<Item = char>) -> Key {
         let Key { hash, scheme, authority, text } = self.to_key();
         let mut text = String::from(text);
-        // As characters of one byte each: two that differ stay two.
-        let rest = rest.iter().copied().map(char::from);
         text.extend(format!("\n{kind} {number}\n").chars().chain(rest));
         let mut hasher = FixedState::with_seed(hash).build_hasher();
         hasher.write(&text.as_bytes()[usize::from(authority)..]);
@@ -332,6 +339,12 @@ impl KeyRef<'_> {
 }
 
 impl Key {
+    /// Whether it is the key of a variant behind the signpost of this number.
+    pub(crate) fn is_behind(&self, signpost: u64) -> bool {
+        let named = self.text.splitn(3, '\n').nth(1).and_then(|words| words.strip_prefix(VARIES));
+        named.is_some_and(|number| number.trim_start().parse() == Ok(signpost))
+    }
+
     /// The hash both kinds of key have.
     pub fn hash(&self) -> u64 {
         self.hash

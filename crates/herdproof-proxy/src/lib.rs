@@ -24,6 +24,7 @@ pub mod metrics;
 mod object;
 pub mod origin;
 pub mod policy;
+mod routes;
 mod serve;
 pub mod settings;
 mod store;

@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use herdproof::Tick;
+use http::header::{ETAG, LAST_MODIFIED};
 
 use crate::{
     head::Head,
@@ -89,6 +90,39 @@ impl Object {
             }
             Some(elsewhere) => Object::new(head, life, Elsewhere::clone(elsewhere)),
         }
+    }
+
+    /// The same response with other times. Its bytes are not copied.
+    pub(crate) fn with_life(&self, life: Life) -> Object {
+        Object {
+            block: self.block.clone(),
+            elsewhere: self.elsewhere.clone(),
+            stored: self.stored.as_ref().map(|stored| stored.footprint().store()),
+            head: self.head,
+            asking: AtomicU32::new(0),
+            life,
+            claimed_until: AtomicU64::new(0),
+            rests_until: AtomicU64::new(self.rests_until.load(Relaxed)),
+            slow: AtomicBool::new(false),
+            wanted: AtomicBool::new(self.wanted.load(Relaxed)),
+        }
+    }
+
+    /// Whether the origin can be asked if it is still what it was.
+    fn has_validator(&self) -> bool {
+        let headers = self.head().headers();
+        [ETAG, LAST_MODIFIED].iter().any(|name| headers.contains_key(name))
+    }
+
+    /// What is left of it once its original has changed; see [`Life::changed`].
+    pub(crate) fn changed(&self, now: Tick) -> Changed {
+        let life = self.life.changed(now);
+        let has_validator = self.has_validator();
+        // One that is still arriving is kept, or not, by who receives it.
+        if self.is_arriving() || !has_validator && life.servable_for(now).is_zero() {
+            return Changed::Gone;
+        }
+        Changed::Kept { object: Arc::new(self.with_life(life)), has_validator }
     }
 
     /// In one piece of memory that is no larger than it has to be, counted if there is a footprint for it.
@@ -232,6 +266,15 @@ impl Object {
     pub(crate) fn rest(&self, until: Tick) {
         self.rests_until.fetch_max(until.as_nanos(), Relaxed);
     }
+}
+
+/// What a change leaves of an object.
+#[derive(Debug)]
+pub(crate) enum Changed {
+    /// It may be asked about, or stand in for an origin that fails.
+    Kept { object: Arc<Object>, has_validator: bool },
+    /// Nothing that is of use.
+    Gone,
 }
 
 /// The origin is being asked about an object, until this is dropped.

@@ -494,6 +494,26 @@ fn target(url: &str) -> Result<(String, u16), BadOrigin> {
     Ok((host.to_owned(), port))
 }
 
+impl OriginError {
+    /// What clients are told: an error type of RFC 9209. What the operating system has to say goes to the operator only, as it may name
+    /// addresses that are nobody else's business.
+    pub fn code(&self) -> &'static str {
+        match self {
+            OriginError::Refused(_) => "connection_limit_reached",
+            OriginError::Connect(error) => match error.kind() {
+                io::ErrorKind::ConnectionRefused => "connection_refused",
+                io::ErrorKind::TimedOut => "connection_timeout",
+                io::ErrorKind::NotFound => "destination_not_found",
+                _ => "destination_unavailable",
+            },
+            OriginError::TimedOut => "http_response_timeout",
+            OriginError::Broken(_) => "connection_terminated",
+            OriginError::BadResponse(_) => "http_protocol_error",
+            OriginError::Request(_) => "http_request_error",
+        }
+    }
+}
+
 impl fmt::Display for OriginError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -57,22 +57,47 @@ pub struct Route {
     pub cookies: Cookies,
     /// Whether a response with `Set-Cookie` may be shared, the cookie included. No.
     pub share_set_cookie: bool,
-    /// Whether the `Cache-Control` of requests counts. It does; what it asks for is coalesced as everything else is.
+    /// Whether clients may ask for more than what is stored, by `no-cache`, `max-age` and the like. Default: no, a shared cache need not
+    /// let them. Where they may, those who ask at the same time are answered by one request to the origin.
     pub obey_clients: bool,
+    /// Where clients are obeyed: for how long after the origin confirmed a response it is not asked again because a client insists.
+    /// Default: a second.
+    pub validate_every: Duration,
     /// The part of a time to live that chance may take off. A tenth.
     pub jitter: f64,
     /// How eagerly a response is refreshed before its end: the beta of `XFetch`. 0 for never.
     pub beta: f64,
 }
 
-/// What a request's `Cookie` means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a request's `Cookie` means, the strictest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cookies {
     /// The answer may be for that user: it is shared only if it says `public` or `s-maxage`.
     #[default]
     Respect,
     /// Nothing: answers do not depend on it.
     Ignore,
+}
+
+impl Route {
+    /// The stricter of what two say, setting by setting: nobody gets by it what one of them would not give.
+    #[must_use]
+    pub fn strictest(&self, other: &Route) -> Route {
+        let Route { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, validate_every, jitter, beta } =
+            other;
+        Route {
+            // Without one, what says nothing itself is not shared.
+            ttl: self.ttl.zip(*ttl).map(|(one, other)| one.min(other)),
+            grace: self.grace.min(*grace),
+            if_error: self.if_error.min(*if_error),
+            cookies: self.cookies.min(*cookies),
+            share_set_cookie: self.share_set_cookie && *share_set_cookie,
+            obey_clients: self.obey_clients || *obey_clients,
+            validate_every: self.validate_every.min(*validate_every),
+            jitter: self.jitter.max(*jitter),
+            beta: self.beta.max(*beta),
+        }
+    }
 }
 
 impl Default for Route {
@@ -83,7 +108,8 @@ impl Default for Route {
             if_error: Duration::from_secs(3600),
             cookies: Cookies::Respect,
             share_set_cookie: false,
-            obey_clients: true,
+            obey_clients: false,
+            validate_every: Duration::from_secs(1),
             jitter: 0.1,
             beta: 1.0,
         }

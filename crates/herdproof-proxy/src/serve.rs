@@ -21,7 +21,7 @@ mod record;
 mod tests;
 mod visit;
 
-use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, mem, sync::Arc};
+use std::{convert::Infallible, error::Error, fmt, mem, sync::Arc};
 
 use bytes::Bytes;
 use herdproof::{
@@ -47,10 +47,11 @@ use crate::{
     object::Object,
     origin::{BadOrigin, Origin, OriginStats},
     policy::{
-        Class, Route, Use, Way, classify,
+        Class, Use, Way, classify,
         hop::{self, Fronted},
     },
-    settings::{self, Settings},
+    routes::RouteTable,
+    settings::Settings,
     store::{Found, Store},
     who::Who,
     widen::Widening,
@@ -66,8 +67,7 @@ pub struct Proxy(Arc<Core>);
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) settings: Settings,
-    /// The longest prefix first; the last is for all.
-    routes: Vec<settings::Route>,
+    routes: RouteTable,
     pub(crate) origin: Origin,
     pub(crate) store: Store,
     flights: Group<Key, Landed, Infallible>,
@@ -86,10 +86,6 @@ pub(crate) struct Core {
     name: String,
 }
 
-/// Which of the routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteId(usize);
-
 impl Proxy {
     /// A proxy that writes its requests to this log, if there is one. What it and the library's policies do is counted in its
     /// [`metrics`](Proxy::metrics).
@@ -103,7 +99,7 @@ impl Proxy {
         let flights = Group::builder(env).abandon(abandon).max_followers(settings.max_followers).build();
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
-            routes: routes(&settings),
+            routes: RouteTable::new(&settings),
             origin,
             store: Store::new(env, settings.memory),
             flights,
@@ -153,8 +149,8 @@ impl Proxy {
         let core = &self.0;
         let arrived = core.env.now();
         let (mut parts, body) = request.into_parts();
-        let route = core.route_of(parts.uri.path());
-        let class = classify(&parts.method, &parts.headers, core.route(route));
+        let route = core.routes.of(parts.uri.path());
+        let class = classify(&parts.method, &parts.headers, &route.rules);
         // What the origin is not to see must not choose what it is asked for: whoever names a field in `Connection` would put
         // the answer without it where others look with it. After the class, which is to see everything.
         if hop::names_more(&parts.headers) {
@@ -169,13 +165,13 @@ impl Proxy {
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
-                let visit = Visit { parts: &parts, class, key, route, client, who, arrived, host };
+                let visit = Visit { parts: &parts, class, key, route: &route, client, who, arrived, host };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
                     Way::Share | Way::Alone if host.is_some() => {
                         Box::pin(core.pass_with(&visit, "forwarded-host", body)).await
                     }
-                    Way::Share | Way::Alone if core.shares(route) => match core.hit(&visit) {
+                    Way::Share | Way::Alone if route.share => match core.hit(&visit) {
                         Ok(choice) => {
                             let hash = key.hash();
                             let map = core.spare(&class, &mut parts);
@@ -201,14 +197,6 @@ impl Clone for Ours {
     fn clone(&self) -> Ours {
         Ours(Arc::new(Proxy::clone(&self.0)))
     }
-}
-
-/// The routes of the settings, the longest prefix first, and one for all other paths.
-fn routes(settings: &Settings) -> Vec<settings::Route> {
-    let all = settings::Route { prefix: "/".into(), share: true, rules: settings.rules.clone() };
-    let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
-    routes.sort_by_key(|route| Reverse(route.prefix.len()));
-    routes
 }
 
 impl Core {
@@ -266,8 +254,8 @@ impl Core {
     #[inline(never)]
     fn think(self: &Arc<Core>, visit: &Visit<'_>, usage: Use, found: Found) -> Result<Choice, Found> {
         let Some(object) = found.object.clone().filter(|_| usage.serves()) else { return Err(found) };
-        let route = self.route(visit.route);
-        let refreshes = usage != Use::Early || object.life.fires(visit.arrived, route, 1.0 - self.rng.unit());
+        let refreshes =
+            usage != Use::Early || object.life.fires(visit.arrived, &visit.route.rules, 1.0 - self.rng.unit());
         if refreshes && object.claims_refresh(visit.arrived) {
             self.refresh(visit, &found, &object);
         }
@@ -313,20 +301,6 @@ impl Core {
     /// What it calls itself to others.
     pub(crate) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The route that a path is on.
-    fn route_of(&self, path: &str) -> RouteId {
-        // The last is for all, also for a target that is no path.
-        RouteId(self.routes.iter().position(|route| route.covers(path)).unwrap_or(self.routes.len() - 1))
-    }
-
-    pub(crate) fn route(&self, RouteId(number): RouteId) -> &Route {
-        &self.routes[number].rules
-    }
-
-    fn shares(&self, RouteId(number): RouteId) -> bool {
-        self.routes[number].share
     }
 }
 

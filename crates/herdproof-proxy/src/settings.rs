@@ -165,7 +165,8 @@ pub enum LogFormat {
     Combined,
 }
 
-/// What holds for paths that begin in one way. The longest prefix counts.
+/// What holds for paths that begin in one way. The longest prefix counts. For a path that servers may read in more than one way,
+/// the strictest of the rules of all readings hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// How the path begins: `/api` is for `/api`, `/api/users` and `/api?x`, not for `/apis`.
@@ -241,7 +242,7 @@ impl Default for ClientSettings {
 }
 
 impl Settings {
-    /// The route of a path: the one with the longest prefix.
+    /// The route of a path as it is written: the one with the longest prefix.
     pub fn route(&self, path: &str) -> Option<&Route> {
         let routes = self.routes.iter().filter(|route| route.covers(path));
         routes.max_by_key(|route| route.prefix.len())
@@ -251,7 +252,12 @@ impl Settings {
 impl Route {
     /// Whether the path is this prefix, or below it.
     pub fn covers(&self, path: &str) -> bool {
-        path.strip_prefix(&*self.prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']) || self.prefix.ends_with('/'))
+        begins(self.prefix.as_bytes(), path.as_bytes())
     }
+}
+
+/// Whether a path is this prefix, or below it.
+pub(crate) fn begins(prefix: &[u8], path: &[u8]) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')) || prefix.last() == Some(&b'/'))
 }

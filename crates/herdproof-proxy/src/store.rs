@@ -1,8 +1,8 @@
 //! What is kept: the library's cache, by URL and, where a response varies, by variant.
 //!
 //! A URL whose responses vary has a *signpost* under its key, which says on what; its variants lie under keys of their own,
-//! which hold the number of the signpost. So a URL and all its variants are taken away by taking the signpost away: those who
-//! ask next put up another, and nothing leads to the old variants any more.
+//! which hold the number of the signpost. So a URL and all its variants change by putting up another signpost: nothing leads to the
+//! old variants any more, and what was asked for behind the old signpost has no place.
 //!
 //! Behind a signpost there is room for so many variants, so that one URL does not push out all others. Whoever invents values of
 //! a field must not take that room from those who do not: a new variant always gets in, and the one that goes for it is the one
@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 
 use crate::{
     key::{AsKey, Key, KeyRef},
-    object::Object,
+    object::{Changed, Object},
     policy::vary::{Spec, Variant},
 };
 
@@ -49,7 +49,7 @@ pub(crate) struct Store {
     signposts: AtomicU64,
     /// Held while a signpost is looked at and then put up, moved or taken away.
     signs: Mutex<()>,
-    /// How often something was taken away because it had changed.
+    /// How often something was said to have changed.
     changes: AtomicU64,
 }
 
@@ -190,11 +190,15 @@ impl Store {
     /// Keeps an object for as long as it can be of use.
     pub(crate) fn put(&self, place: &Place, object: Arc<Object>, has_validator: bool) {
         let now = self.env.now();
-        let ttl = object.life.servable_for(now) + if has_validator { VALIDATOR } else { Duration::ZERO };
+        let ttl = ttl(&object, has_validator, now);
         let _signs = matches!(place, Place::Variant { .. }).then(|| self.signs.lock());
         if let Place::Variant { key, place } = place
             && let Some(Slot::Varies(signpost)) = self.slots.peek(key as &dyn AsKey).map(|got| got.value)
         {
+            if !place.is_behind(signpost.number) {
+                // It has changed since: nothing leads there any more.
+                return;
+            }
             // It stands for as long as there is something behind it, which need not be what was put there last.
             let until = signpost.until.max(now + ttl.max(SIGNPOST));
             let (spec, number) = (signpost.spec.clone(), signpost.number);
@@ -240,11 +244,55 @@ impl Store {
         }
     }
 
-    /// Takes away what is kept for a URL, because it has changed.
-    pub(crate) fn invalidate(&self, key: &Key) {
+    /// What a URL stands for has changed. What is kept of it is no longer served before the origin was asked, whichever variant it is.
+    pub(crate) fn changed(&self, key: &Key) {
         let _signs = self.signs.lock();
         self.changes.fetch_add(1, Release);
-        self.slots.invalidate(key as &dyn AsKey);
+        match self.slots.peek(key as &dyn AsKey).map(|got| got.value) {
+            Some(Slot::Object(object)) => drop(self.put_changed(key, key.clone(), &object)),
+            Some(Slot::Varies(signpost)) => self.put_up_again(key, &signpost),
+            None => {}
+        }
+    }
+
+    /// Puts what is left of an object under a key, and whether there is something. There is no other object under the old key then.
+    fn put_changed(&self, old: &Key, key: Key, object: &Object) -> bool {
+        let now = self.env.now();
+        match object.changed(now) {
+            Changed::Kept { object, has_validator } => {
+                let keep = Keep::ttl(ttl(&object, has_validator, now));
+                if *old != key {
+                    self.slots.invalidate(old as &dyn AsKey);
+                }
+                self.slots.set_with(key, Slot::Object(object), &keep);
+                true
+            }
+            Changed::Gone => {
+                self.slots.invalidate(old as &dyn AsKey);
+                false
+            }
+        }
+    }
+
+    /// Another signpost in the place of this one, with what is left of the variants behind it.
+    fn put_up_again(&self, url: &Key, signpost: &Signpost) {
+        let number = self.signposts.fetch_add(1, Relaxed);
+        let mut kept = VecDeque::new();
+        for old in &signpost.kept {
+            let Some(Slot::Object(object)) = self.slots.peek(&**old as &dyn AsKey).map(|got| got.value) else {
+                continue;
+            };
+            let place = url.as_key().moved(old, number);
+            if self.put_changed(old, place.clone(), &object) {
+                kept.push_back(Arc::new(place));
+            }
+        }
+        if kept.is_empty() {
+            return self.slots.invalidate(url as &dyn AsKey);
+        }
+        let keep = Keep::ttl(signpost.until.max(self.env.now() + SIGNPOST) - self.env.now());
+        let signpost = Signpost { spec: signpost.spec.clone(), number, kept, until: signpost.until };
+        self.slots.set_with(url.clone(), Slot::Varies(Arc::new(signpost)), &keep);
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -254,6 +302,11 @@ impl Store {
     pub(crate) fn stats(&self) -> Stats {
         self.slots.stats()
     }
+}
+
+/// How long an object can be of use.
+fn ttl(object: &Object, has_validator: bool, now: Tick) -> Duration {
+    object.life.servable_for(now) + if has_validator { VALIDATOR } else { Duration::ZERO }
 }
 
 /// Where an object is kept.
@@ -308,7 +361,7 @@ mod tests {
         head::{Head, block},
         key::{Keyer, Scheme},
         memory::Footprint,
-        policy::{Draws, Route, Times, Vary, classify, judge},
+        policy::{Draws, RequestDirectives, Route, Times, Use, Vary, classify, judge},
     };
 
     fn request(language: &str) -> HeaderMap {
@@ -354,10 +407,58 @@ mod tests {
         let plain = Place::Plain(url.to_key());
         let place = put(&store, &plain, "de", "max-age=60").unwrap();
         assert!(put(&store, &place, "de", "max-age=60").is_some(), "nothing has changed");
-        store.invalidate(&url.to_key());
+        store.changed(&url.to_key());
         assert!(put(&store, &place, "de", "max-age=60").is_none());
         put(&store, &plain, "de", "max-age=60").unwrap();
         assert!(put(&store, &place, "de", "max-age=60").is_none(), "that is another signpost");
+    }
+
+    #[test]
+    fn every_variant_of_what_has_changed_is_asked_about_and_none_is_lost() {
+        let store = Store::new(&Sim::new(1).env(), 1 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        let plain = Place::Plain(url.to_key());
+        for language in ["de", "en\u{e9}"] {
+            put(&store, &plain, language, "max-age=60").unwrap();
+        }
+        let use_of = |language: &str| {
+            let life = store.find(&url, &request(language)).object.map(|object| object.life);
+            life.map(|life| life.at(store.env.now(), &RequestDirectives::default()))
+        };
+        assert_eq!((use_of("de"), use_of("en\u{e9}")), (Some(Use::Fresh), Some(Use::Fresh)));
+        for _ in 0..3 {
+            store.changed(&url.to_key());
+            assert_eq!(
+                (use_of("de"), use_of("en\u{e9}"), use_of("fr")),
+                (Some(Use::IfError), Some(Use::IfError), None)
+            );
+            assert_eq!(store.stats().entries, 3, "nothing is left behind the old signpost");
+        }
+        put(&store, &plain, "de", "max-age=60").unwrap();
+        assert_eq!((use_of("de"), use_of("en\u{e9}")), (Some(Use::Fresh), Some(Use::IfError)));
+    }
+
+    #[test]
+    fn what_comes_for_a_place_behind_an_old_signpost_is_not_kept() {
+        let store = Store::new(&Sim::new(1).env(), 1 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        let place = put(&store, &Place::Plain(url.to_key()), "de", "max-age=60").unwrap();
+        let object = store.find(&url, &request("de")).object.unwrap();
+        store.changed(&url.to_key());
+        store.put(&place, object, false);
+        assert_eq!(store.stats().entries, 2);
+        // Else it would be moved behind the next signpost as if it belonged there.
+        store.changed(&url.to_key());
+        assert!(store.find(&url, &request("de")).object.unwrap().life.is_changed());
+    }
+
+    #[test]
+    fn what_can_stand_in_for_nothing_is_gone_when_it_changes() {
+        let store = Store::new(&Sim::new(1).env(), 1 << 20);
+        let url = Keyer::new(1).key(Scheme::Http, "a", "/").unwrap();
+        put(&store, &Place::Plain(url.to_key()), "de", "max-age=60, must-revalidate").unwrap();
+        store.changed(&url.to_key());
+        assert_eq!(store.stats().entries, 0);
     }
 
     #[test]

@@ -263,6 +263,11 @@ impl RequestDirectives {
         }
     }
 
+    /// What counts of it where clients are not obeyed: who asks only for what is stored costs the origin nothing.
+    pub(super) fn without_demands(self) -> RequestDirectives {
+        RequestDirectives { flags: self.flags & ONLY_IF_CACHED, ..RequestDirectives::default() }
+    }
+
     /// Whether it takes whatever the response's own rules allow.
     #[inline]
     pub fn is_plain(&self) -> bool {

@@ -9,8 +9,12 @@ use crate::key::{Key, KeyRef, Keyer};
 
 /// Whether an answer to this method makes stored responses old: it may have changed something, and it worked.
 pub fn invalidates(method: &Method, status: StatusCode) -> bool {
-    let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
-    !is_safe && (status.is_success() || status.is_redirection())
+    !is_safe(method) && (status.is_success() || status.is_redirection())
+}
+
+/// Whether a method is registered as one that changes nothing. What is not known may change something.
+fn is_safe(method: &Method) -> bool {
+    method.is_safe() || matches!(method.as_str(), "PROPFIND" | "QUERY" | "REPORT" | "SEARCH")
 }
 
 /// What else than the URL itself becomes old: two keys at most.
@@ -93,14 +97,14 @@ mod tests {
 
     #[test]
     fn only_a_change_that_worked_makes_anything_old() {
-        let search = Method::from_bytes(b"M-SEARCH").unwrap();
-        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH, search] {
+        let unknown = ["M-SEARCH", "PURGE", "FOO", "query"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH].into_iter().chain(unknown) {
             for (status, old) in [(200, true), (204, true), (303, true), (400, false), (404, false), (500, false)] {
                 assert_eq!(invalidates(&method, StatusCode::from_u16(status).unwrap()), old, "{method} {status}");
             }
         }
-        for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
-            assert!(!invalidates(&method, StatusCode::OK), "{method}");
+        for name in ["GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "REPORT", "SEARCH"] {
+            assert!(!invalidates(&Method::from_bytes(name.as_bytes()).unwrap(), StatusCode::OK), "{name}");
         }
     }
 

@@ -54,6 +54,8 @@ const NO_STALE: u16 = 1;
 const FOR_EACH: u16 = 1 << 1;
 const FOR_ALL: u16 = 1 << 2;
 const PUBLIC: u16 = 1 << 3;
+/// An unsafe request has changed what it is a copy of.
+const CHANGED: u16 = 1 << 4;
 
 /// When a response was asked for and came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ pub struct Life {
     while_for: u32,
     /// How long it may be served if that fails, in milliseconds from its end on.
     error_for: u32,
+    /// At which age a client that insists has the origin asked, in milliseconds. Younger, it has just come or been confirmed.
+    insist_at: u32,
     flags: u16,
 }
 
@@ -190,6 +194,7 @@ impl Life {
             load: u32::try_from(load.as_micros()).unwrap_or(u32::MAX),
             while_for: millis(while_for),
             error_for: millis(error_for),
+            insist_at: millis(age.saturating_add(route.validate_every)),
             flags,
         }
     }
@@ -218,7 +223,7 @@ impl Life {
             !asked.no_cache() && new_enough && asked.min_fresh.is_none_or(|least| left >= seconds(Some(least)));
         if is_fresh {
             // Fresh, but not what the client asked for: right enough if the origin cannot be asked.
-            return match contents {
+            return match contents || age < Duration::from_millis(u64::from(self.insist_at)) {
                 true if now < self.look_at => Use::Fresh,
                 true => Use::Early,
                 false => Use::IfError,
@@ -228,6 +233,7 @@ impl Life {
         if contents && stale < Duration::from_millis(u64::from(self.while_for)) {
             Use::StaleWhile
         } else if !asked.no_cache()
+            && self.flags & CHANGED == 0
             && asked.max_age.is_none_or(|most| age <= seconds(Some(most)).saturating_add(seconds(asked.max_stale)))
             && asked.max_stale.is_some_and(|most| most == u32::MAX || stale <= seconds(Some(most)))
         {
@@ -290,12 +296,20 @@ impl Life {
         self.flags & FOR_EACH != 0
     }
 
-    /// The same, no longer fresh from now on: what a soft purge makes of it.
+    /// The same after an unsafe request has changed what it is a copy of: the origin has to be asked before it is served again, and only
+    /// an origin that fails lets it be served as it is (RFC 9111 4.4).
     #[must_use]
-    pub fn expire(mut self, now: Tick) -> Life {
+    pub fn changed(mut self, now: Tick) -> Life {
         self.fresh_until = self.fresh_until.min(signed(now.as_nanos()));
         self.look_at = self.look_at.min(self.fresh_until);
+        self.while_for = 0;
+        self.flags |= CHANGED;
         self
+    }
+
+    /// Whether an unsafe request has changed what it is a copy of.
+    pub fn is_changed(&self) -> bool {
+        self.flags & CHANGED != 0
     }
 }
 
@@ -375,7 +389,7 @@ mod tests {
     }
 
     fn plain() -> Route {
-        Route { if_error: Duration::ZERO, jitter: 0.0, beta: 0.0, ..Route::default() }
+        Route { if_error: Duration::ZERO, validate_every: Duration::ZERO, jitter: 0.0, beta: 0.0, ..Route::default() }
     }
 
     fn life(cache_control: &str, route: &Route) -> Life {
@@ -537,11 +551,41 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_purge_leaves_what_may_be_served_stale() {
-        let life = life("max-age=60, stale-while-revalidate=9", &plain()).expire(after(1_000));
+    fn what_has_changed_is_asked_about_before_it_is_served_and_stands_in_for_an_origin_that_fails() {
+        let control = "max-age=60, stale-while-revalidate=9, stale-if-error=9";
+        let life = life(control, &plain()).changed(after(1_000));
         assert_eq!(life.at(after(999), &asked("")), Use::Fresh);
-        assert_eq!(life.at(after(1_000), &asked("")), Use::StaleWhile);
+        for request in ["", "max-stale", "no-cache", "max-stale=60"] {
+            assert_eq!(life.at(after(1_000), &asked(request)), Use::IfError, "{request}");
+        }
+        assert_eq!(life.at(after(9_999), &asked("")), Use::IfError);
         assert_eq!(life.at(after(10_000), &asked("")), Use::Expired);
+        assert_eq!(life.changed(after(5_000)).at(after(9_999), &asked("")), Use::IfError);
+        assert_eq!(
+            life.changed(after(5_000)).at(after(10_000), &asked("")),
+            Use::Expired,
+            "no later than the first time"
+        );
+        let strict = self::life("max-age=60, must-revalidate", &plain()).changed(after(1_000));
+        assert_eq!(strict.at(after(1_000), &asked("")), Use::Validate);
+    }
+
+    #[test]
+    fn who_insists_has_the_origin_asked_once_in_a_while_and_not_each_time() {
+        let route = Route { validate_every: Duration::from_secs(1), ..plain() };
+        for request in ["no-cache", "max-age=0", "min-fresh=60"] {
+            check("max-age=60", &route, request, &[(0, Use::Fresh), (999, Use::Fresh), (1_000, Use::IfError)]);
+        }
+        check("max-age=1", &route, "no-cache", &[(999, Use::Fresh), (1_000, Use::Expired)]);
+        let terms =
+            Terms::read(StatusCode::OK, &headers(&[(header::CACHE_CONTROL, "max-age=60"), (header::AGE, "30")]));
+        let aged = Life::begin(&terms, &route, &times(), Draws::default());
+        assert_eq!(
+            aged.at(after(999), &asked("no-cache")),
+            Use::Fresh,
+            "how old it was does not count, but since when it is here"
+        );
+        assert_eq!(aged.at(after(1_000), &asked("no-cache")), Use::IfError);
     }
 
     proptest! {

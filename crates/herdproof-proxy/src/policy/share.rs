@@ -8,13 +8,14 @@
 //! |---|---|---|
 //! | GET or HEAD without body | yes | yes |
 //! | the same with `Authorization` | only what says `public`, `s-maxage` or `must-revalidate` | no |
-//! | with a body, an upgrade, `If-Match`, `If-Unmodified-Since`, its own `no-store`, another method | no | no |
+//! | with a body, an upgrade, `If-Match`, `If-Unmodified-Since`, another method | no | no |
 //!
 //! | the response | who has it |
 //! |---|---|
 //! | may be kept and is fresh | all aboard, and all later ones |
 //! | may be kept, and is stale at once: `max-age=0` | those aboard before its head came |
 //! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials or cookies and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
+//! | asked for with the request's own `no-store`, on a route that obeys clients | those aboard before its head came; it is not kept |
 //! | an error of the origin that may not be kept | its bytes the one who asked; the others learn of it |
 //!
 //! A response with `no-cache` and a validator is kept all the same (RFC 9111 5.2.2.4): each later request asks the origin by itself
@@ -74,8 +75,6 @@ pub enum Pass {
     Upgrade,
     /// It makes a condition that only the origin can judge.
     Precondition,
-    /// Its own `no-store`.
-    NoStore,
 }
 
 /// Who may have a response.
@@ -206,7 +205,6 @@ impl Pass {
             Pass::Body => "request-body",
             Pass::Upgrade => "upgrade",
             Pass::Precondition => "precondition",
-            Pass::NoStore => "request-no-store",
         }
     }
 }
@@ -327,9 +325,8 @@ pub fn classify(method: &Method, headers: &HeaderMap, route: &Route) -> Class {
     let asked = match (route.obey_clients, has_cache_control) {
         (true, true) => asked,
         (true, false) => pragma,
-        (false, _) => RequestDirectives::default(),
+        (false, _) => asked.without_demands(),
     };
-    let why = why.or(if asked.no_store() { Some(Pass::NoStore) } else { None });
     let way = match why {
         Some(why) => Way::Pass(why),
         None if bits & AUTHORIZATION != 0 => Way::Alone,
@@ -373,14 +370,16 @@ pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: 
             Verdict::NotShareable { why, store: false }
         };
     }
+    let may_keep = !class.asked.no_store();
     if life.is_for_each() {
         let why = if terms.directives.no_cache() { Reason::NoCache } else { Reason::Unsaid };
-        return Verdict::NotShareable { why, store: terms.has_validator };
+        return Verdict::NotShareable { why, store: may_keep && terms.has_validator };
     }
-    if !life.fresh_for(times.answered).is_zero() {
+    if may_keep && !life.fresh_for(times.answered).is_zero() {
         return Verdict::Shareable;
     }
-    Verdict::AboardOnly { store: terms.has_validator || !life.servable_for(times.answered).is_zero() }
+    let is_of_use = terms.has_validator || !life.servable_for(times.answered).is_zero();
+    Verdict::AboardOnly { store: may_keep && is_of_use }
 }
 
 /// What keeps a response from everybody but the one who asked.
@@ -415,8 +414,14 @@ fn bars_of_status(status: StatusCode) -> Option<Reason> {
         ..200 => Some(Reason::Interim),
         206 => Some(Reason::Partial),
         304 | 412 | 416 => Some(Reason::Condition),
-        _ => None,
+        _ => is_about_the_request(status).then_some(Reason::Status),
     }
+}
+
+/// Statuses that answer how a request was put, and say nothing about the same URL asked for in another way. One header that the origin
+/// cannot read would make them what everybody gets, if they were shared.
+pub(crate) fn is_about_the_request(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 405..=408 | 411..=417 | 421..=426 | 428 | 431 | 501 | 505)
 }
 
 fn is_for_its_cookie(class: &Class, terms: &Terms, route: &Route) -> bool {

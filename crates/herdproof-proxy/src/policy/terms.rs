@@ -66,10 +66,10 @@ impl Terms {
 
     /// Whether its status is one that may be kept without being told so.
     ///
-    /// Not all that RFC 9110 15.1 lists: 405 and 501 are answers to what a request says in its head, and a head nobody else would
-    /// send must not choose what everybody gets. 206 is not whole.
+    /// Not all that RFC 9110 15.1 lists: 405, 414 and 501 are answers to how a request was put, and a head nobody else would send must
+    /// not choose what everybody gets. 206 is not whole.
     pub fn is_kept_by_default(&self) -> bool {
-        matches!(self.status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410 | 414)
+        matches!(self.status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410)
     }
 
     /// Whether we know what its status means.

@@ -3,6 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use herdproof::{
+    Tick,
     flight::{FlightError, Landed as Flown},
     gate::Ask,
     retry::by,
@@ -12,13 +13,13 @@ use http::StatusCode;
 use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
-    cache_status::cache_status,
+    cache_status::{PROXY_STATUS, cache_status, proxy_status},
     failing::{Next, Start},
     fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
     key::Key,
     learn::width,
     object::Object,
-    policy::{Reason, Use, Way},
+    policy::{Life, Reason, Use, Way},
     store::Found,
     widen::{Came, Going, Turn},
 };
@@ -51,6 +52,15 @@ enum Look {
 struct Apart {
     why: &'static str,
     width: u32,
+}
+
+/// Until when to wait for the origin: not for long if there is something to serve instead. Not so if that was changed by a request
+/// that succeeded: only an origin that fails, or says nothing until the latest moment, has what was before the change served.
+fn waits_until(spare: Option<&Life>, now: Tick, latest: Tick) -> Tick {
+    match spare {
+        Some(life) if !life.is_changed() => now + patience(life.load()),
+        _ => latest,
+    }
 }
 
 impl Core {
@@ -100,10 +110,7 @@ impl Core {
             if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
                 return visit.stale(object, "origin-slow", now);
             }
-            let until = match &spare {
-                Some(object) => now + patience(object.life.load()),
-                None => visit.arrived + self.settings.wait,
-            };
+            let until = waits_until(spare.as_ref().map(|object| &object.life), now, visit.arrived + self.settings.wait);
             let waiting = self.metrics.wait();
             let mut going = None;
             if let Some(Apart { width, .. }) = apart {
@@ -255,7 +262,12 @@ impl Core {
                 (Outcome::Failed, failure.until().map(|until| self.spread(until - visit.arrived)))
             }
         };
-        Served::own(outcome, outcome.name(), failure.status, &failure.what.to_string(), after)
+        let Fault::Silent(error) = failure.what else {
+            return Served::own(outcome, outcome.name(), failure.status, &failure.what.to_string(), after);
+        };
+        let mut served = Served::own(outcome, error, failure.status, error, after);
+        served.response.headers_mut().insert(PROXY_STATUS, proxy_status(error));
+        served
     }
 
     /// No answer in time.
@@ -286,7 +298,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use http::HeaderMap;
+
     use super::*;
+    use crate::policy::{Draws, Route, Terms, Times};
 
     #[test]
     fn nobody_waits_as_long_as_can_be_for_what_took_longer_than_that() {
@@ -295,5 +312,16 @@ mod tests {
             assert_eq!(patience(millis(took)), millis(wait), "{took} ms");
         }
         assert_eq!(patience(Duration::MAX), SHORTEST);
+    }
+
+    #[test]
+    fn what_has_changed_is_not_served_as_it_was_because_the_origin_is_slow() {
+        let terms = Terms::read(StatusCode::OK, &HeaderMap::new());
+        let times = Times { asked: Tick::ZERO, answered: Tick::ZERO, wall: UNIX_EPOCH };
+        let life = Life::begin(&terms, &Route::default(), &times, Draws::default());
+        let latest = Tick::ZERO + Duration::from_secs(30);
+        assert_eq!(waits_until(Some(&life), Tick::ZERO, latest), Tick::ZERO + SHORTEST);
+        assert_eq!(waits_until(Some(&life.changed(Tick::ZERO)), Tick::ZERO, latest), latest);
+        assert_eq!(waits_until(None, Tick::ZERO, latest), latest);
     }
 }

@@ -22,7 +22,7 @@ impl Core {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
-                let route = self.route(visit.route);
+                let route = &visit.route.rules;
                 let verdict =
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // Of what is too large nothing is learned: it is not shared whatever it says.
@@ -74,14 +74,16 @@ impl Core {
     /// An unsafe request has worked: what is kept of its target, and of what its answer points to on the same host, may be
     /// out of date (RFC 9111 4.4).
     fn changed(&self, visit: &Visit<'_>, headers: &HeaderMap) {
-        self.invalidate(&visit.key.to_key());
+        self.ask_about(&visit.key.to_key());
         for key in invalidate::others(&visit.key, headers, &self.keyer) {
-            self.invalidate(&key);
+            self.ask_about(&key);
         }
     }
 
-    fn invalidate(&self, key: &Key) {
+    /// What is kept of a URL is asked about before it is served again. First the flight: what lands after this is not kept, and what
+    /// landed before is marked.
+    fn ask_about(&self, key: &Key) {
         self.flights.forget(key);
-        self.store.invalidate(key);
+        self.store.changed(key);
     }
 }

@@ -60,7 +60,7 @@ impl Core {
     fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<Asked> {
         let key = self.keyer.key(Scheme::Http, host, target).ok()?;
         let path = target.split_once('?').map_or(target, |(path, _)| path);
-        if !self.shares(self.route_of(path)) {
+        if !self.routes.of(path).share {
             return None;
         }
         // Not the coarse clock: what has just come would be a second younger than its origin said.

@@ -5,11 +5,14 @@
 
 mod chance;
 mod changes;
+mod deception;
 mod failing;
 mod herds;
+mod insisting;
 mod memory;
 mod others;
 mod parts;
+mod poisoning;
 mod requests;
 mod sharing;
 mod stale;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
-use super::{Core, RouteId};
+use super::Core;
 use crate::{
     access::Outcome,
     body::Body,
@@ -19,10 +19,11 @@ use crate::{
     object::Object,
     origin::{OriginBody, Outgoing},
     policy::{
-        Class, classify, condition,
+        Class, RequestDirectives, classify, condition,
         hop::{self, Forwarder},
         vary,
     },
+    settings::Route,
     store::{Found, Place},
     who::Who,
 };
@@ -35,7 +36,7 @@ pub(super) struct Visit<'a> {
     pub(super) parts: &'a Parts,
     pub(super) class: Class,
     pub(super) key: KeyRef<'a>,
-    pub(super) route: RouteId,
+    pub(super) route: &'a Arc<Route>,
     pub(super) client: &'a Client,
     /// Whom it counts for.
     pub(super) who: Who,
@@ -106,11 +107,15 @@ impl Visit<'_> {
         // As the origin is to see it: that is what its answer varies on.
         let mut seen = self.parts.headers.clone();
         let mut class = self.class;
+        if prior.is_some() {
+            // It is asked about for all, so what one of them says of keeping the answer does not count.
+            class.asked = RequestDirectives::default();
+        }
         // With one user's cookies it would come back as that user's. Where it varies on them, it is.
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
             condition::disown(&mut headers);
             condition::disown(&mut seen);
-            class = classify(&Method::GET, &headers, core.route(self.route));
+            class = classify(&Method::GET, &headers, &self.route.rules);
         }
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
@@ -125,7 +130,7 @@ impl Visit<'_> {
         };
         Job {
             class,
-            route: self.route,
+            route: Arc::clone(self.route),
             outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
             headers: seen,
             key,

@@ -63,7 +63,7 @@ share = false
 prefix = "/static/"
 share_set_cookie = true
 if_error = "1d"
-obey_clients = false
+obey_clients = true
 "#;
 
 #[test]
@@ -105,7 +105,7 @@ fn everything_that_can_be_said_is_heard() {
             Route {
                 prefix: "/static/".into(),
                 share: true,
-                rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: false, ..rules },
+                rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: true, ..rules },
             },
         ],
         clients: ClientSettings {

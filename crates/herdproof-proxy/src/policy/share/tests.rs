@@ -61,16 +61,42 @@ fn who_may_look_up_join_and_lead() {
         (Method::GET, &[("upgrade", "H2C")], Way::Share),
         (Method::GET, &[("if-match", "\"a\"")], Way::Pass(Pass::Precondition)),
         (Method::GET, &[("if-unmodified-since", "x")], Way::Pass(Pass::Precondition)),
-        (Method::GET, &[("cache-control", "max-age=5"), ("cache-control", "No-Store")], Way::Pass(Pass::NoStore)),
+        (Method::GET, &[("cache-control", "max-age=5"), ("cache-control", "No-Store")], Way::Share),
         (Method::POST, &[], Way::Pass(Pass::Method)),
         (Method::OPTIONS, &[], Way::Pass(Pass::Method)),
         (Method::TRACE, &[], Way::Pass(Pass::Method)),
     ] {
         assert_eq!(way(method.clone(), fields), expected, "{method} {fields:?}");
     }
-    let aloof = Route { obey_clients: false, ..Route::default() };
-    let class = classify(&Method::GET, &headers(&[("cache-control", "no-store, no-cache")]), &aloof);
-    assert!(class.leads() && class.asked.is_plain());
+}
+
+#[test]
+fn what_clients_ask_for_counts_only_where_the_route_says_so() {
+    let obeying = Route { obey_clients: true, ..Route::default() };
+    for said in ["no-store", "no-cache", "max-age=0", "min-fresh=9", "max-stale", "stale-if-error=9"] {
+        let class = |route: &Route| classify(&Method::GET, &headers(&[("cache-control", said)]), route);
+        assert!(class(&Route::default()).leads() && class(&Route::default()).asked.is_plain(), "{said}");
+        assert!(class(&obeying).leads() && !class(&obeying).asked.is_plain(), "{said}");
+    }
+    let pragma = |route: &Route| classify(&Method::GET, &headers(&[("pragma", "no-cache")]), route).asked.no_cache();
+    assert!(pragma(&obeying) && !pragma(&Route::default()));
+    let cached = [("cache-control", "only-if-cached, no-cache")];
+    let asked = classify(&Method::GET, &headers(&cached), &Route::default()).asked;
+    assert!(asked.only_if_cached() && !asked.no_cache(), "it costs the origin nothing");
+}
+
+#[test]
+fn what_was_asked_for_with_no_store_is_for_those_aboard_and_not_kept() {
+    let obeying = Route { obey_clients: true, ..Route::default() };
+    let class = classify(&Method::GET, &headers(&[("cache-control", "no-store")]), &obeying);
+    let given = |response: &[(&str, &str)]| {
+        let times =
+            Times { asked: Tick::ZERO, answered: Tick::ZERO, wall: UNIX_EPOCH + Duration::from_secs(1_800_000_000) };
+        judge(&class, StatusCode::OK, &headers(response), &obeying, &times, Draws::default()).verdict
+    };
+    assert_eq!(given(&[FRESH, ("etag", "\"a\"")]), Verdict::AboardOnly { store: false });
+    assert_eq!(given(&[("cache-control", "no-cache"), ("etag", "\"a\"")]), not(Reason::NoCache));
+    assert_eq!(given(&[("cache-control", "private")]), not(Reason::Private));
 }
 
 #[test]
@@ -211,7 +237,7 @@ fn a_status_that_answers_one_request_is_for_one() {
 
 #[test]
 fn an_error_one_header_can_provoke_is_not_for_others() {
-    for status in [400, 401, 403, 405, 406, 408, 411, 413, 415, 417, 421, 422, 428, 429, 431, 451, 501, 505] {
+    for status in [401, 403, 429, 451] {
         let why = if status == 429 { Reason::Overload } else { Reason::Status };
         assert_eq!(given(&[], status, &[]), not(why), "{status}");
         let modified = ("last-modified", "Thu, 18 Aug 2016 02:01:18 GMT");
@@ -219,6 +245,19 @@ fn an_error_one_header_can_provoke_is_not_for_others() {
         let route = Route { ttl: Some(Duration::from_secs(60)), ..Route::default() };
         assert_eq!(judged(&[], status, &[], &route).verdict, not(why), "{status}");
         assert_eq!(given(&[], status, &[FRESH]), Verdict::Shareable, "{status}, by the origin's own word");
+    }
+    // Also against the origin's own word: error pages are often given the label that everything is.
+    let condition = [412, 416];
+    for status in
+        [400, 405, 406, 407, 408, 411, 412, 413, 414, 415, 416, 417, 421, 422, 423, 424, 425, 426, 428, 431, 501, 505]
+    {
+        let why = if condition.contains(&status) { Reason::Condition } else { Reason::Status };
+        for said in ["", "max-age=60", "public, max-age=60", "s-maxage=60"] {
+            let response = [("cache-control", said), ("etag", "\"a\"")];
+            assert_eq!(given(&[], status, &response), not(why), "{status} {said}");
+            let route = Route { ttl: Some(Duration::from_secs(60)), ..Route::default() };
+            assert_eq!(judged(&[], status, &response, &route).verdict, not(why), "{status} {said}");
+        }
     }
 }
 
@@ -237,7 +276,7 @@ fn the_origin_failing_is_news_for_all_but_its_bytes_are_for_one() {
 
 #[test]
 fn statuses_are_kept_as_they_may_be() {
-    for status in [200, 203, 204, 299, 301, 302, 303, 307, 308, 400, 404, 410, 499, 500, 502, 503, 504, 599] {
+    for status in [200, 203, 204, 299, 301, 302, 303, 307, 308, 404, 410, 499, 500, 502, 503, 504, 599] {
         assert_eq!(given(&[], status, &[FRESH]), Verdict::Shareable, "{status}");
         let past = ("expires", "Thu, 18 Aug 2016 02:01:18 GMT");
         assert_eq!(given(&[], status, &[past]), ABOARD, "{status}");

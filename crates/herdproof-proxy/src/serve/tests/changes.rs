@@ -2,7 +2,9 @@
 
 use http::Method;
 
-use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, request, run, with};
+use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, obeying, request, run, run_with, with};
+
+const HERD: usize = 50;
 
 #[test]
 fn a_change_takes_away_what_is_kept() {
@@ -22,6 +24,103 @@ fn a_change_takes_away_what_is_kept() {
             }
         },
     );
+}
+
+#[test]
+fn a_method_that_changes_nothing_leaves_what_is_kept_and_one_that_nobody_knows_does_not() {
+    run(
+        |asked| match asked.method {
+            Method::GET => vec![fresh(&asked.number.to_string())],
+            _ => vec![answer(200, "", "done")],
+        },
+        async |world| {
+            let ask = async |method: &str| {
+                world.ask(request(method.parse().unwrap(), "/", &[], "x")).await.is(200, "done");
+                world.settled().await;
+            };
+            world.ask(get("/")).await.is(200, "1");
+            world.settled().await;
+            for method in ["OPTIONS", "PROPFIND", "REPORT", "SEARCH", "QUERY"] {
+                ask(method).await;
+                world.ask(get("/")).await.is(200, "1");
+            }
+            for method in ["PURGE", "FOO"] {
+                ask(method).await;
+                let now = world.origin.requests() + 1;
+                world.ask(get("/")).await.is(200, &now.to_string());
+                world.settled().await;
+            }
+        },
+    );
+}
+
+/// A page is kept, and a request has changed it. What the origin answers from then on is the test's.
+fn after_a_change(headers: &'static str, then: Step, gate: Gate, test: impl AsyncFnOnce(&World)) {
+    run_with(
+        obeying,
+        move |asked| match (&asked.method, asked.number) {
+            (&Method::GET, 1) => vec![answer(200, headers, "kept")],
+            (&Method::GET, _) => vec![Step::Hold(gate.clone()), then.clone()],
+            _ => vec![answer(204, "", "")],
+        },
+        async |world| {
+            let asking = [("accept-language", "en")];
+            world.ask(with("/", &asking)).await.is(200, "kept");
+            world.settled().await;
+            world.ask(request(Method::POST, "/", &[], "x")).await;
+            test(world).await;
+        },
+    );
+}
+
+#[test]
+fn after_a_change_a_crowd_is_one_question_and_the_body_is_not_sent_again() {
+    for headers in [
+        "cache-control: max-age=600\netag: \"1\"",
+        "cache-control: max-age=600, stale-while-revalidate=600\netag: \"1\"",
+        "cache-control: max-age=600\netag: \"1\"\nvary: accept-language",
+    ] {
+        let gate = Gate::new();
+        let same = answer(304, headers, "");
+        after_a_change(headers, same, gate.clone(), async |world| {
+            let herd = world.herd(HERD, |_| with("/", &[("accept-language", "en"), ("cache-control", "max-stale")]));
+            world.aboard(HERD + 1).await;
+            gate.open();
+            for reply in herd.replies().await {
+                reply.is(200, "kept");
+            }
+            let asked = world.origin.log();
+            assert_eq!((asked.len(), asked[2].header("if-none-match")), (3, "\"1\""), "{headers}");
+            world.settled().await;
+            // It is as it was: until the next change nobody asks.
+            world.ask(with("/", &[("accept-language", "en")])).await.is(200, "kept");
+            assert_eq!(world.origin.requests(), 3);
+        });
+    }
+}
+
+#[test]
+fn after_a_change_what_was_before_it_stands_in_for_an_origin_that_fails() {
+    for headers in ["cache-control: max-age=600", "cache-control: max-age=600\nvary: accept-language"] {
+        let gate = Gate::new();
+        gate.open();
+        after_a_change(headers, answer(500, "", "broken"), gate, async |world| {
+            for reply in world.herd(HERD, |_| with("/", &[("accept-language", "en")])).replies().await {
+                reply.is(200, "kept");
+                assert!(reply.cache().ends_with("detail=origin-failed"), "{}", reply.cache());
+            }
+        });
+    }
+}
+
+#[test]
+fn after_a_change_nothing_stands_in_where_the_origin_forbids_it() {
+    let gate = Gate::new();
+    gate.open();
+    let headers = "cache-control: max-age=600, must-revalidate\netag: \"1\"";
+    after_a_change(headers, answer(500, "", "broken"), gate, async |world| {
+        world.ask(with("/", &[("accept-language", "en")])).await.is(500, "broken");
+    });
 }
 
 #[test]

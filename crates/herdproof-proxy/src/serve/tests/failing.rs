@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{answer, bytes, fresh, get, run, run_with, with};
+use super::world::{answer, bytes, fresh, get, request, run, run_with, with};
 
 #[test]
 fn an_answer_that_can_be_read_in_two_ways_is_refused_and_not_kept() {
@@ -134,6 +134,27 @@ fn an_error_page_of_ours_repeats_nothing_of_the_request() {
             }
             let cached = ask(&format!("/none?{MARK}"), "host: a\r\ncache-control: only-if-cached\r\n").await;
             assert!(cached.starts_with("HTTP/1.1 504"), "{cached}");
+        },
+    );
+}
+
+#[test]
+fn an_origin_that_cannot_be_reached_is_told_to_clients_by_a_code_and_to_the_operator_in_words() {
+    run_with(
+        // Nothing listens there.
+        |settings| settings.origin.url = "http://127.0.0.1:1".into(),
+        |_| vec![fresh("")],
+        async |world| {
+            for path in ["/", "/other"] {
+                let reply = world.ask(get(path)).await;
+                reply.is(502, "502 Bad Gateway: connection_refused\n");
+                assert_eq!(reply.header("proxy-status"), "herdproof; error=connection_refused");
+                assert!(reply.cache().ends_with("detail=connection_refused"), "{}", reply.cache());
+            }
+            let posted = world.ask(request(http::Method::POST, "/", &[], "x")).await;
+            posted.is(502, "502 Bad Gateway: connection_refused\n");
+            let (_, why) = world.proxy.origin();
+            assert!(why.is_some_and(|why| why.contains("os error")));
         },
     );
 }

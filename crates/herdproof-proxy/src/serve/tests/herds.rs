@@ -57,9 +57,9 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
             for path in ["/", "/varies"] {
                 // As one that has found nothing, before the others came.
                 let key = core.keyer.key(Scheme::Http, "a", path).unwrap().to_key();
-                let route = core.route_of(path);
+                let route = core.routes.of(path).into_owned();
                 let job = Job {
-                    class: classify(&Method::GET, &HeaderMap::new(), core.route(route)),
+                    class: classify(&Method::GET, &HeaderMap::new(), &route.rules),
                     route,
                     outgoing: Outgoing {
                         method: Method::GET,

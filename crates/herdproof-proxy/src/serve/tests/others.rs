@@ -4,7 +4,7 @@
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, request, run, with};
+use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, obeying, request, run, run_with, with};
 
 const HERD: usize = 20;
 
@@ -78,7 +78,8 @@ fn half_a_body_is_not_kept_by_who_asked_whether_it_has_changed() {
     let gate = Gate::new();
     let hold = gate.clone();
     let headers = "cache-control: max-age=60\nvary: accept-language\netag: \"1\"";
-    run(
+    run_with(
+        obeying,
         move |asked| {
             if !asked.header("if-none-match").is_empty() {
                 return vec![answer(304, headers, "")];
@@ -111,7 +112,8 @@ fn what_is_kept_stays_when_one_request_is_answered_otherwise() {
         ("cookie", "user=1", 200, "cache-control: private"),
         ("cookie", "user=1", 200, "set-cookie: user=1"),
     ] {
-        run(
+        run_with(
+            obeying,
             move |asked| match asked.header(name) {
                 "" => vec![answer(200, control, "for all")],
                 _ => vec![answer(status, said, "for one")],

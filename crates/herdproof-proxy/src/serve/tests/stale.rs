@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Gate, Step, World, answer, fresh, get, run, run_with, with};
+use super::world::{Gate, Step, World, answer, fresh, get, obeying, run, run_with, with};
 
 const HERD: usize = 100;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -158,7 +158,10 @@ fn an_origin_that_was_slow_and_then_failed_is_asked_again() {
         let gate = Gate::new();
         let hold = gate.clone();
         run_with(
-            |settings| settings.failed = Duration::from_nanos(1)..Duration::from_nanos(2),
+            |settings| {
+                settings.failed = Duration::from_nanos(1)..Duration::from_nanos(2);
+                obeying(settings);
+            },
             move |asked| match asked.number {
                 1 => vec![old(control, "", "1")],
                 2 => vec![Step::Hold(hold.clone()), answer(500, "", "broken")],
@@ -195,7 +198,10 @@ fn what_must_be_asked_about_is_never_served_stale() {
         "s-maxage=60",
     ] {
         run_with(
-            |settings| settings.rules.grace = MINUTE,
+            |settings| {
+                settings.rules.grace = MINUTE;
+                obeying(settings);
+            },
             move |asked| match asked.number {
                 1 => vec![old(control, "etag: \"1\"", "1")],
                 _ => vec![answer(500, "", "broken")],
@@ -230,7 +236,8 @@ fn what_s_maxage_allows_to_be_stale_is_served_so() {
 
 #[test]
 fn who_asks_for_more_than_what_is_there_has_the_origin_asked() {
-    run(
+    run_with(
+        obeying,
         |asked| vec![answer(200, "cache-control: max-age=600\nage: 100", &asked.number.to_string())],
         async |world| {
             keep(world).await;
@@ -255,19 +262,16 @@ fn who_asks_for_more_than_what_is_there_has_the_origin_asked() {
 fn a_crowd_that_insists_on_asking_is_one_request() {
     let gate = Gate::new();
     let hold = gate.clone();
-    run(
+    run_with(
+        obeying,
         move |asked| match asked.number {
             1 => vec![answer(200, "cache-control: max-age=600", "1")],
             _ => vec![Step::Hold(hold.clone()), fresh("2")],
         },
         async |world| {
             keep(world).await;
-            // Without a copy that would be served if the origin is slow.
-            world
-                .proxy
-                .0
-                .store
-                .invalidate(&world.proxy.0.keyer.key(crate::key::Scheme::Http, "a", "/").unwrap().to_key());
+            // So that no copy is served if the origin is slow.
+            world.proxy.0.store.changed(&world.proxy.0.keyer.key(crate::key::Scheme::Http, "a", "/").unwrap().to_key());
             let herd = world.herd(HERD, |_| with("/", &[("cache-control", "no-cache")]));
             world.aboard(HERD + 1).await;
             gate.open();
@@ -281,7 +285,8 @@ fn a_crowd_that_insists_on_asking_is_one_request() {
 
 #[test]
 fn max_stale_takes_what_the_origin_allows() {
-    run(
+    run_with(
+        obeying,
         |asked| match asked.number {
             // With a tag, so that it is kept at all.
             1 => vec![old("stale-if-error=0", "etag: \"1\"", "1")],
@@ -303,7 +308,8 @@ fn max_stale_takes_what_the_origin_allows() {
 fn a_refresh_under_way_is_no_failure() {
     let gate = Gate::new();
     let hold = gate.clone();
-    run(
+    run_with(
+        obeying,
         move |asked| match asked.number {
             1 => vec![old("stale-while-revalidate=60", "", "1")],
             _ => vec![Step::Hold(hold.clone()), fresh("2")],

@@ -51,6 +51,12 @@ pub(super) fn run_with(
     });
 }
 
+/// Settings with which clients are obeyed, each time they ask.
+pub(super) fn obeying(settings: &mut Settings) {
+    settings.rules.obey_clients = true;
+    settings.rules.validate_every = Duration::ZERO;
+}
+
 /// What the origin does for one request, one step after another. The connection is used again if the answer allows it.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
