@@ -16,16 +16,26 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 
-use super::connections::Connection;
+use super::{connections::Connection, proxy_header::Source};
 
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Connection>);
 
 impl Client {
-    /// The other end of the connection.
+    /// The other end of the connection, or the client that a trusted balancer there named for it in a
+    /// [header](super::proxy_header).
     pub fn address(&self) -> SocketAddr {
-        self.0.address
+        match self.0.source.get() {
+            Some(Source::Client(address)) => *address,
+            Some(Source::Unknown | Source::Local) | None => self.0.peer,
+        }
+    }
+
+    /// Whether nobody knows whose requests these are: a balancer has said that it cannot tell. Its own word does not count for
+    /// them.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.0.source.get() == Some(&Source::Unknown)
     }
 
     /// The body of this client's request, read under the listener's eyes: a client that lets it drip is ended.

@@ -1,6 +1,6 @@
 //! What is counted and written down of a request, once: when its answer is over.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Response, header, request::Parts};
 use http_body::Body as _;
@@ -9,7 +9,6 @@ use super::{Core, Proxy, Served};
 use crate::{
     access::{Outcome, Record},
     body::{Body, Witness},
-    listener::Client,
     metrics::Page,
 };
 use herdproof::Tick;
@@ -35,7 +34,7 @@ impl Core {
     pub(super) fn record(
         self: &Arc<Core>,
         parts: Parts,
-        client: &Client,
+        client: SocketAddr,
         arrived: Tick,
         key: u64,
         served: Served,
@@ -49,7 +48,7 @@ impl Core {
         let here = body.is_here();
         let record = Record {
             arrived,
-            client: client.address(),
+            client,
             method: parts.method,
             target: if writes { parts.uri.into_parts().path_and_query } else { None },
             status: response.status(),

@@ -5,6 +5,7 @@
 
 mod chance;
 mod changes;
+mod clients;
 mod failing;
 mod herds;
 mod memory;

@@ -21,11 +21,11 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
 };
 
-use crate::{Listener, Proxy, Server, Settings, settings::ClientSettings};
+use crate::{Listener, Proxy, Server, Settings, access::AccessLog, settings::ClientSettings};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -154,7 +154,8 @@ impl World {
             connections: AtomicUsize::new(0),
         });
         let accepting = env.spawn(Arc::clone(&origin).accept(env.clone(), listener));
-        let proxy = Proxy::new(env, settings.clone(), None).unwrap();
+        let log = AccessLog::open(env, &settings.log).unwrap();
+        let proxy = Proxy::new(env, settings.clone(), log).unwrap();
         let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &settings.clients).unwrap();
         let server = proxy.serve_on(env, listener);
         World { env: env.clone(), proxy, origin, server, accepting }
@@ -167,6 +168,11 @@ impl World {
     /// The answer to a request, over a connection of its own.
     pub(super) async fn ask(&self, request: Request<Full<Bytes>>) -> Reply {
         self.begin(request).await.rest().await
+    }
+
+    /// The same from another address of this machine.
+    pub(super) async fn ask_from(&self, address: [u8; 4], request: Request<Full<Bytes>>) -> Reply {
+        converse(self.env.clone(), self.connect_from(address).await, request).await.rest().await
     }
 
     /// The head of the answer.
@@ -215,9 +221,21 @@ impl World {
         TcpStream::connect(self.address()).await.unwrap()
     }
 
+    /// One from another address of this machine.
+    pub(super) async fn connect_from(&self, address: [u8; 4]) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((address, 0).into()).unwrap();
+        socket.connect(self.address()).await.unwrap()
+    }
+
     /// What comes back until the proxy closes.
     pub(super) async fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = self.connect().await;
+        self.raw_from([127, 0, 0, 1], bytes).await
+    }
+
+    /// The same from another address of this machine.
+    pub(super) async fn raw_from(&self, address: [u8; 4], bytes: &[u8]) -> String {
+        let mut stream = self.connect_from(address).await;
         stream.write_all(bytes).await.unwrap();
         let mut told = Vec::new();
         stream.read_to_end(&mut told).await.ok();
@@ -265,6 +283,10 @@ impl Herd {
 
 async fn begin(env: Env, address: SocketAddr, request: Request<Full<Bytes>>) -> Reading {
     let stream = TcpStream::connect(address).await.unwrap();
+    converse(env, stream, request).await
+}
+
+async fn converse(env: Env, stream: TcpStream, request: Request<Full<Bytes>>) -> Reading {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     let connection = env.spawn(async move {
         connection.await.ok();
