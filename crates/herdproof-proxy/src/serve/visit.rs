@@ -106,10 +106,8 @@ impl Visit<'_> {
         let mut class = self.class;
         // With one user's cookies it would come back as that user's. Where it varies on them, it is.
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
-            for headers in [&mut headers, &mut seen] {
-                condition::disown(headers);
-                core.identity.remove(headers);
-            }
+            condition::disown(&mut headers, &core.identity);
+            condition::disown(&mut seen, &core.identity);
             class = classify(&Method::GET, &headers, core.route(self.route));
         }
         // Who takes no encoding must not get what the first of them took.

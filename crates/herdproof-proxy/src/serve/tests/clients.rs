@@ -112,7 +112,7 @@ fn a_users_page_is_not_the_next_users_where_a_trusted_proxy_says_who_they_are() 
                 world.settled().await;
                 world.ask_from(FRONT, get("/")).await.is(200, "for ");
                 world.settled().await;
-                // What nobody's page is kept for everybody, and is nobody's who says who asks.
+                // What is kept for those who say nothing is not for those who do.
                 ask("bob").await.is(200, "for bob");
                 assert_eq!(world.origin.requests(), 4, "{name}");
             },
@@ -176,25 +176,6 @@ fn a_stranger_does_not_choose_the_page_of_a_user_by_naming_it() {
             },
         );
     }
-}
-
-#[test]
-fn what_is_for_all_is_refreshed_on_behalf_of_no_user() {
-    run_with(
-        trust,
-        |asked| {
-            let for_whom = format!("for {}", asked.header("x-forwarded-user"));
-            // Stale from the first, so that each who asks has it refreshed.
-            vec![answer(200, "cache-control: max-age=60, s-maxage=60, stale-while-revalidate=600\nage: 65", &for_whom)]
-        },
-        async |world| {
-            world.ask_from(FRONT, get("/")).await.is(200, "for ");
-            world.settled().await;
-            world.ask_from(FRONT, with("/", &[("x-forwarded-user", "ann")])).await;
-            world.settled().await;
-            world.ask_from(FRONT, get("/")).await.is(200, "for ");
-        },
-    );
 }
 
 #[test]
