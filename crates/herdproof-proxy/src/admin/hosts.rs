@@ -96,12 +96,12 @@ mod tests {
         Hosts::new(own.parse().unwrap(), &["Proxy.internal".into()])
     }
 
-    fn check(hosts: &Hosts, method: Method, target: &str, fields: &[(&str, &str)]) -> u16 {
+    fn check(hosts: &Hosts, method: &Method, target: &str, fields: &[(&str, &str)]) -> u16 {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
         }
-        let checked = hosts.check(&method, &target.parse().unwrap(), &headers);
+        let checked = hosts.check(method, &target.parse().unwrap(), &headers);
         checked.map_or_else(|refused| refused.status.as_u16(), |()| 200)
     }
 
@@ -136,14 +136,14 @@ mod tests {
             ("127.0.0.1", "2130706433", 421),
             ("127.0.0.1", "127.1", 421),
         ] {
-            assert_eq!(check(&hosts(own), Method::GET, "/metrics", &[("host", host)]), status, "{own} {host}");
+            assert_eq!(check(&hosts(own), &Method::GET, "/metrics", &[("host", host)]), status, "{own} {host}");
         }
         let own = hosts("127.0.0.1");
-        assert_eq!(check(&own, Method::GET, "/", &[]), 400);
-        assert_eq!(check(&own, Method::GET, "/", &[("host", "localhost"), ("host", "localhost")]), 400);
-        assert_eq!(check(&own, Method::GET, "http://evil.example/", &[("host", "localhost")]), 421);
-        assert_eq!(check(&own, Method::GET, "http://localhost/", &[("host", "evil.example")]), 421);
-        assert_eq!(check(&own, Method::GET, "http://localhost:9090/", &[("host", "localhost:9090")]), 200);
+        assert_eq!(check(&own, &Method::GET, "/", &[]), 400);
+        assert_eq!(check(&own, &Method::GET, "/", &[("host", "localhost"), ("host", "localhost")]), 400);
+        assert_eq!(check(&own, &Method::GET, "http://evil.example/", &[("host", "localhost")]), 421);
+        assert_eq!(check(&own, &Method::GET, "http://localhost/", &[("host", "evil.example")]), 421);
+        assert_eq!(check(&own, &Method::GET, "http://localhost:9090/", &[("host", "localhost:9090")]), 200);
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             (Method::POST, &[(site, "cross-site"), (mode, "navigate"), (dest, "document")], 403),
         ] {
             let fields = [&[("host", "localhost")], fields].concat();
-            assert_eq!(check(&hosts("127.0.0.1"), method, "/", &fields), status, "{fields:?}");
+            assert_eq!(check(&hosts("127.0.0.1"), &method, "/", &fields), status, "{fields:?}");
         }
     }
 

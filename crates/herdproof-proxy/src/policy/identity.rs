@@ -58,7 +58,7 @@ const PREFIXES: [&str; 25] = [
 ];
 
 /// Fields that say which address the client has.
-const ADDRESSES: [&str; 19] = [
+const ADDRESSES: [&str; 21] = [
     "cf-connecting-ip",
     "cf-connecting-ipv6",
     "cf-pseudo-ipv4",
@@ -67,6 +67,8 @@ const ADDRESSES: [&str; 19] = [
     "fastly-client-ip",
     "fly-client-ip",
     "proxy-client-ip",
+    "remote-addr",
+    "remote-ip",
     "true-client-ip",
     "wl-proxy-client-ip",
     "x-appengine-user-ip",
