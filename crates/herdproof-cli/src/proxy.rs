@@ -125,7 +125,7 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
     let server = proxy.serve_on(&env, listener);
     let readiness = Readiness::new(&env, &settings);
     let admin = admin.map(|listener| {
-        let told = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone());
+        let told = Admin::new(&env, Arc::clone(proxy.metrics()), readiness.clone()).named(&settings.admin_hosts);
         let told = told.with(proxy.report()).with(server.report());
         let told = match &log {
             Some(log) => told.with(log.report()),

@@ -51,7 +51,7 @@ pub use writer::{AccessLog, CannotOpen};
 pub struct Record {
     /// When its head was there.
     pub arrived: Tick,
-    /// Who asked.
+    /// Who asked; port 0 if a trusted proxy named it without one.
     pub client: SocketAddr,
     /// What for ...
     pub method: Method,

@@ -1,6 +1,9 @@
 //! What operators and their machines ask: metrics, health, readiness. On a listener of its own, and on loopback unless told
 //! otherwise, as it has no password and says how the service fares.
 //!
+//! A browser on the same machine reaches loopback too, on behalf of whatever page it shows. So only requests are answered that name
+//! this listener in `Host`, and that no other site's page makes, see [`hosts`].
+//!
 //! | path | answers |
 //! |---|---|
 //! | `/metrics` | a [page](crate::metrics) for Prometheus |
@@ -9,6 +12,8 @@
 //!
 //! Readiness that is a step lets everybody in who waited for it, and caches are empty at that moment. Here it
 //! [opens](herdproof::warm::Opening): each of those who ask, told apart by address, gets its own moment in the first seconds.
+
+mod hosts;
 
 use std::{
     error::Error,
@@ -31,9 +36,12 @@ use herdproof::{
 };
 use http::{
     HeaderValue, Method, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS},
+    request::Parts,
 };
 use http_body_util::Full;
+
+use hosts::{Hosts, Refused};
 
 use crate::{
     listener::{CannotListen, Listener, Server},
@@ -55,6 +63,7 @@ pub struct Admin {
     metrics: Arc<Metrics>,
     reports: Vec<Report>,
     readiness: Readiness,
+    names: Vec<String>,
 }
 
 /// Whether clients should be sent here. Cheap to clone.
@@ -117,7 +126,14 @@ pub struct NotReady {
 impl Admin {
     /// Tells these metrics.
     pub fn new(env: &Env, metrics: Arc<Metrics>, readiness: Readiness) -> Admin {
-        Admin { env: env.clone(), metrics, reports: Vec::new(), readiness }
+        Admin { env: env.clone(), metrics, reports: Vec::new(), readiness, names: Vec::new() }
+    }
+
+    /// Answers to these names too, besides `localhost` and its address.
+    #[must_use]
+    pub fn named(mut self, names: &[String]) -> Admin {
+        self.names.extend_from_slice(names);
+        self
     }
 
     /// Adds what somebody has to report.
@@ -142,11 +158,19 @@ impl Admin {
 
     /// Begins to answer.
     pub fn serve(self, listener: Listener) -> Server {
+        let hosts = Arc::new(Hosts::new(listener.address().ip(), &self.names));
         let (env, admin) = (self.env.clone(), Arc::new(self));
         listener.serve(&env, move |request, client| {
-            let answer = admin.answer(request.method(), request.uri().path(), client.address().ip());
+            let answer = admin.answer_from(&hosts, &request.into_parts().0, client.address().ip());
             async move { answer }
         })
+    }
+
+    fn answer_from(&self, hosts: &Hosts, parts: &Parts, who: IpAddr) -> Response<Full<Bytes>> {
+        match hosts.check(&parts.method, &parts.uri, &parts.headers) {
+            Ok(()) => self.answer(&parts.method, parts.uri.path(), who),
+            Err(Refused { status, why }) => text(status, why),
+        }
     }
 
     fn answer(&self, method: &Method, path: &str, who: IpAddr) -> Response<Full<Bytes>> {
@@ -193,6 +217,8 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Else a page of another site could try to make a script of it.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -301,6 +327,40 @@ mod tests {
         assert!(Admin::bind("127.0.0.1:0".parse().unwrap(), false).is_ok());
     }
 
+    /// What an admin listener says over a real socket.
+    async fn told(server: &Server, head: &str) -> String {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        stream.write_all(format!("GET /metrics HTTP/1.1\r\nconnection: close\r\n{head}\r\n").as_bytes()).await.unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).await.unwrap();
+        told
+    }
+
+    #[test]
+    fn a_name_that_was_made_to_point_here_reads_nothing() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let env = Env::system();
+            let admin = admin(&env, Duration::ZERO).named(&["proxy.internal".into()]);
+            let server = admin.serve(Admin::bind("127.0.0.1:0".parse().unwrap(), false).unwrap());
+            let own = server.address();
+            for (head, status) in [
+                (format!("host: {own}\r\n"), "200 OK"),
+                ("host: localhost:9090\r\n".into(), "200 OK"),
+                ("host: Proxy.Internal\r\n".into(), "200 OK"),
+                ("host: evil.example\r\n".into(), "421 Misdirected Request"),
+                (format!("host: evil.example:{}\r\n", own.port()), "421 Misdirected Request"),
+                (String::new(), "400 Bad Request"),
+                ("host: localhost\r\nhost: evil.example\r\n".into(), "400 Bad Request"),
+                ("host: localhost\r\nsec-fetch-site: cross-site\r\n".into(), "403 Forbidden"),
+            ] {
+                let told = told(&server, &head).await;
+                assert!(told.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{head:?}: {told}");
+                assert_eq!(told.contains("herdproof_"), status == "200 OK", "{head:?}: {told}");
+            }
+        });
+    }
+
     #[test]
     fn the_page_has_what_was_added_to_it_over_a_real_socket() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -308,10 +368,7 @@ mod tests {
             let env = Env::system();
             let admin = admin(&env, Duration::ZERO).with(|page| page.gauge("herdproof_store_bytes", "Stored.", 17.0));
             let server = admin.serve(Admin::bind("127.0.0.1:0".parse().unwrap(), false).unwrap());
-            let mut stream = TcpStream::connect(server.address()).await.unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-            let mut told = String::new();
-            stream.read_to_string(&mut told).await.unwrap();
+            let told = told(&server, "host: localhost\r\n").await;
             assert!(told.starts_with("HTTP/1.1 200") && told.contains("content-type: text/plain; version=0.0.4"));
             assert!(told.contains("\nherdproof_store_bytes 17\n"), "{told}");
         });

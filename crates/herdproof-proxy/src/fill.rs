@@ -436,7 +436,16 @@ impl Job {
         headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
         headers.insert(header::USER_AGENT, HeaderValue::from_static("herdproof"));
         let (scheme, authority) = (self.key.scheme(), self.key.authority());
-        hop::forward(&mut headers, &Forwarder { client: None, scheme, authority, name: core.name() });
+        let by = Forwarder {
+            client: None,
+            through: &[],
+            trusted: false,
+            identity: &core.identity,
+            scheme,
+            authority,
+            name: core.name(),
+        };
+        hop::forward(&mut headers, &by);
         match &self.prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
             None => condition::clear(&mut headers),

@@ -8,7 +8,8 @@
 //! | against | what is done |
 //! |---|---|
 //! | more clients than descriptors | no more than [`max_connections`](ClientSettings::max_connections) are accepted |
-//! | one address with most of the connections | [`per_address`](ClientSettings::per_address), if set |
+//! | one address with most of the connections | [`per_address`](ClientSettings::per_address), if set; trusted proxies are exempt |
+//! | a balancer before whom all clients have one address | its [PROXY header](proxy_header), if it is trusted |
 //! | heads, bodies that drip; answers that are not read | one look at each connection every few seconds |
 //! | connections that do nothing | ended after a while, and sooner if there is hardly room |
 //! | heads that are too large | answered with 431 |
@@ -47,6 +48,7 @@
 mod connections;
 mod descriptors;
 mod lane;
+pub mod proxy_header;
 mod pulse;
 mod service;
 mod socket;
@@ -84,7 +86,11 @@ use service::Service;
 pub use service::{Client, Upload};
 use socket::Socket;
 
-use crate::{metrics::Page, settings::ClientSettings};
+use crate::{
+    metrics::Page,
+    policy::client::is_in,
+    settings::{ClientSettings, Network},
+};
 
 /// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
 const BACKLOG: u32 = 32_767;
@@ -104,6 +110,7 @@ pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     settings: ClientSettings,
+    trusted: Vec<Network>,
 }
 
 /// A listener that serves. Dropping it ends it and every connection at once; [`stop`](Server::stop) is the gentle way.
@@ -148,7 +155,7 @@ impl Listener {
             socket.bind(address)?;
             let socket = socket.listen(BACKLOG)?;
             let address = socket.local_addr()?;
-            Ok(Listener { socket, address, settings: settings.clone() })
+            Ok(Listener { socket, address, settings: settings.clone(), trusted: Vec::new() })
         };
         bound().map_err(|error| CannotListen { address, error })
     }
@@ -156,6 +163,15 @@ impl Listener {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Trusts whoever connects from these networks: they are not counted by
+    /// [`per_address`](ClientSettings::per_address), and with [`proxy_protocol`](ClientSettings::proxy_protocol) they name whom
+    /// they connect for.
+    #[must_use]
+    pub fn trusting(mut self, networks: &[Network]) -> Listener {
+        self.trusted = networks.to_vec();
+        self
     }
 
     /// Begins to serve: each request with what `serve` makes of it.
@@ -188,6 +204,7 @@ impl Listener {
             least_rate,
             max_head,
             half_close,
+            proxy_protocol,
         } = self.settings;
         let patience = Patience { head: head_timeout, idle, stall, rate: least_rate };
         let connections = Arc::new(Connections::new(max_connections, per_address, patience));
@@ -196,7 +213,15 @@ impl Listener {
             .max_buf_size(BUFFER.max(max_head))
             .max_header_size(max_head)
             .header_read_timeout(None);
-        let door = Door { env: env.clone(), connections: Arc::clone(&connections), http, lane, serve };
+        let door = Door {
+            env: env.clone(),
+            connections: Arc::clone(&connections),
+            trusted: self.trusted,
+            proxy_protocol,
+            http,
+            lane,
+            serve,
+        };
         let (stop, stopped) = oneshot::channel();
         let accepting = env.spawn(door.accept(self.socket, stopped));
         let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
@@ -235,6 +260,7 @@ impl Server {
                 &[
                     ("idle", get(&counts.idle)),
                     ("unreadable", get(&counts.unreadable)),
+                    ("proxy_header", get(&counts.proxy_header)),
                     ("slow_head", get(&counts.slow_head)),
                     ("slow_body", get(&counts.slow_body)),
                     ("slow_reader", get(&counts.slow_reader)),
@@ -278,6 +304,9 @@ impl Drop for Server {
 struct Door<S> {
     env: Env,
     connections: Arc<Connections>,
+    trusted: Vec<Network>,
+    /// Whether those who are trusted begin with a header that says whom they connect for.
+    proxy_protocol: bool,
     http: http1::Builder,
     lane: Option<Arc<dyn Lane>>,
     serve: S,
@@ -332,15 +361,46 @@ where
     }
 
     fn admit(&self, stream: TcpStream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
-        let Some(place) = self.connections.enter(&self.env, address, room) else { return };
+        let trusted = is_in(&self.trusted, address.ip());
+        let Some(place) = self.connections.enter(&self.env, address, trusted, room) else { return };
         // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
         stream.set_nodelay(true).ok();
-        let connection = &place.connection;
-        let socket = Socket::new(stream, Arc::clone(connection), self.lane.clone());
-        let service = Service::new(Arc::clone(connection), self.serve.clone());
-        let http = self.http.serve_connection(TokioIo::new(socket), service);
-        self.env.spawn(Driven { http, place, waker: None, leaving: false }).detach();
+        let (lane, serve) = (self.lane.clone(), self.serve.clone());
+        if trusted && self.proxy_protocol {
+            let http = self.http.clone();
+            self.env.spawn(async move {
+                if let Some((stream, place)) = introduced(stream, place).await {
+                    Driven::new(&http, stream, place, lane, serve).await;
+                }
+            })
+        } else {
+            self.env.spawn(Driven::new(&self.http, stream, place, lane, serve))
+        }
+        .detach();
     }
+}
+
+/// A trusted peer's connection, of which it is known whom it is for; nothing if it is over before that.
+async fn introduced(stream: TcpStream, mut place: Place) -> Option<(TcpStream, Place)> {
+    let connection = Arc::clone(&place.connection);
+    let source = {
+        let mut header = pin!(proxy_header::take(&stream, &connection.pulse));
+        poll_fn(|cx| {
+            connection.woken_by(cx);
+            let leaves = connection.all.stage() == Stage::Leaving && connection.pulse.is_settled();
+            if connection.is_over() || leaves {
+                return Poll::Ready(None);
+            }
+            // Whoever leaves before is its own affair: balancers see in this way whether anybody is there.
+            header.as_mut().poll(cx).map(Result::ok)
+        })
+        .await?
+    };
+    let Some(source) = source else {
+        connection.all.counts.proxy_header.fetch_add(1, Relaxed);
+        return None;
+    };
+    place.introduce(source).then_some((stream, place))
 }
 
 /// One connection's task.
@@ -349,6 +409,21 @@ struct Driven<C> {
     place: Place,
     waker: Option<Waker>,
     leaving: bool,
+}
+
+impl<S, F, B> Driven<http1::Connection<TokioIo<Socket>, Service<S>>>
+where
+    S: Fn(Request<Incoming>, Client) -> F,
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn new(http: &http1::Builder, stream: TcpStream, place: Place, lane: Option<Arc<dyn Lane>>, serve: S) -> Self {
+        let connection = &place.connection;
+        let socket = Socket::new(stream, Arc::clone(connection), lane);
+        let service = Service::new(Arc::clone(connection), serve);
+        Driven { http: http.serve_connection(TokioIo::new(socket), service), place, waker: None, leaving: false }
+    }
 }
 
 impl<S, F, B> Future for Driven<http1::Connection<TokioIo<Socket>, Service<S>>>

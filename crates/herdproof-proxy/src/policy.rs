@@ -17,12 +17,16 @@
 //! | [`condition`] | asking the origin, and answering a client, whether something has changed |
 //! | [`range`] | a part of what is stored |
 //! | [`invalidate`] | what a change makes old |
+//! | [`client`] | which client a request comes from, behind trusted proxies |
+//! | [`identity`] | fields in which somebody in front says who the user is |
 //! | [`hop`] | what goes no further than this proxy |
 
 pub mod cache_control;
+pub mod client;
 pub mod condition;
 mod fields;
 pub mod hop;
+pub mod identity;
 pub mod invalidate;
 pub mod life;
 pub mod range;
@@ -37,6 +41,7 @@ use std::time::Duration;
 
 pub use cache_control::{Directives, RequestDirectives};
 pub use fields::FOREVER;
+pub use identity::Identity;
 pub use life::{Draws, Life, Times, Use};
 pub use share::{Class, Judged, Pass, Reason, Verdict, Way, classify, judge, verdict};
 pub use terms::Terms;

@@ -21,7 +21,7 @@ mod record;
 mod tests;
 mod visit;
 
-use std::{convert::Infallible, error::Error, fmt, mem, sync::Arc};
+use std::{convert::Infallible, error::Error, fmt, mem, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use herdproof::{
@@ -47,11 +47,11 @@ use crate::{
     object::Object,
     origin::{BadOrigin, Origin, OriginStats},
     policy::{
-        Class, Use, Way, classify,
+        Class, Identity, Use, Way, classify, client,
         hop::{self, Fronted},
     },
     routes::RouteTable,
-    settings::Settings,
+    settings::{Network, Settings},
     store::{Found, Store},
     who::Who,
     widen::Widening,
@@ -81,9 +81,22 @@ pub(crate) struct Core {
     metrics: Arc<Metrics>,
     log: Option<AccessLog>,
     keyer: Keyer,
+    /// The fields in which a trusted peer says who the user is.
+    pub(crate) identity: Identity,
     appointments: Appointments,
     /// What it calls itself to others: another name for each proxy, so that one before another is no loop.
     name: String,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    /// The client's; port 0 if that is not known.
+    address: SocketAddr,
+    /// Whom it counts for.
+    who: Who,
+    /// Whether the peer is one whose word counts: about the client, and about the user.
+    trusted: bool,
 }
 
 impl Proxy {
@@ -110,6 +123,7 @@ impl Proxy {
             memory: BodyMemory::new(env, settings.in_flight),
             max_object,
             keyer: Keyer::new(rng.bits()),
+            identity: Identity::with(&settings.identity_headers),
             name: format!("herdproof-{:016x}", rng.bits()),
             rng,
             metrics,
@@ -133,6 +147,7 @@ impl Proxy {
     /// Serves whoever comes to this listener.
     pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
         let ours = Ours(Arc::new(self.clone()));
+        let listener = listener.trusting(&self.0.settings.trusted_proxies);
         listener.serve_with(env, self.lane(), move |request, client| {
             let Ours(proxy) = &ours;
             let proxy = Arc::clone(proxy);
@@ -150,14 +165,19 @@ impl Proxy {
         let arrived = core.env.now();
         let (mut parts, body) = request.into_parts();
         let route = core.routes.of(parts.uri.path());
-        let class = classify(&parts.method, &parts.headers, &route.rules);
+        let mut class = classify(&parts.method, &parts.headers, &route.rules);
+        let caller = core.caller(client, &parts.headers);
+        if caller.trusted && core.identity.is_said(&parts.headers) {
+            class = class.identified();
+        } else if !caller.trusted {
+            core.identity.remove_more(&mut parts.headers);
+        }
         // What the origin is not to see must not choose what it is asked for: whoever names a field in `Connection` would put
         // the answer without it where others look with it. After the class, which is to see everything.
         if hop::names_more(&parts.headers) {
             hop::strip(&mut parts.headers);
         }
-        let front = core.front(client, &parts.headers);
-        let who = Who::of(client.address().ip());
+        let front = if caller.trusted { hop::fronted(&parts.headers) } else { Fronted::default() };
         let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
@@ -165,7 +185,8 @@ impl Proxy {
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
-                let visit = Visit { parts: &parts, class, key, route: &route, client, who, arrived, host };
+                let Caller { who, trusted, .. } = caller;
+                let visit = Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
                     Way::Share | Way::Alone if host.is_some() => {
@@ -176,7 +197,7 @@ impl Proxy {
                             let hash = key.hash();
                             let map = core.spare(&class, &mut parts);
                             let served = choice.deliver(&class, &parts.headers, arrived, map);
-                            return core.record(parts, (client, who), arrived, hash, served);
+                            return core.record(parts, (client, caller), arrived, hash, served);
                         }
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
@@ -186,7 +207,7 @@ impl Proxy {
                 (key.hash(), served)
             }
         };
-        core.record(parts, (client, who), arrived, key, served)
+        core.record(parts, (client, caller), arrived, key, served)
     }
 }
 
@@ -226,15 +247,24 @@ impl Core {
         }
     }
 
-    /// What is said of the client by a proxy in front that we trust.
+    /// Who asks: the other end of the connection, or whom that one names if it is trusted.
     #[inline]
-    fn front<'a>(&self, client: &Client, headers: &'a HeaderMap) -> Fronted<'a> {
-        let trusted = &self.settings.trusted_proxies;
-        let is_trusted = !trusted.is_empty() && {
-            let address = client.address().ip();
-            trusted.iter().any(|network| network.contains(address))
-        };
-        if is_trusted { hop::fronted(headers) } else { Fronted::default() }
+    fn caller(&self, client: &Client, headers: &HeaderMap) -> Caller {
+        let (address, networks) = (client.address(), self.trusted_by(client));
+        if !client::is_in(networks, address.ip()) {
+            return Caller { address, who: Who::of(address.ip()), trusted: false };
+        }
+        let found = client::path(address.ip(), headers, networks).last().unwrap_or(address.ip());
+        let is_peer = found == address.ip().to_canonical();
+        // Of another than the peer nobody knows the port for certain.
+        let address = if is_peer { address } else { (found, 0).into() };
+        Caller { address, who: Who::of(found), trusted: true }
+    }
+
+    /// The networks whose word counts about this client's requests.
+    #[inline]
+    fn trusted_by(&self, client: &Client) -> &[Network] {
+        if client.is_unknown() { &[] } else { &self.settings.trusted_proxies }
     }
 
     /// Whether this is a host, and another than that of the key.

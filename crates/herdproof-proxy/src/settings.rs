@@ -38,6 +38,8 @@ mod units;
 
 use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
+use http::HeaderName;
+
 use crate::policy::Route as Rules;
 pub use mistake::BadSettings;
 pub use network::{Network, NotANetwork};
@@ -52,9 +54,13 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     /// Whether the admin address may be one that others can reach.
     pub admin_anywhere: bool,
-    /// Proxies in front that say themselves how their clients reached them: what they say in `X-Forwarded-Proto` and
-    /// `X-Forwarded-Host` counts. Of anybody else it does not.
+    /// Names under which the admin address may be asked, besides `localhost` and its address.
+    pub admin_hosts: Vec<String>,
+    /// Proxies in front whose word counts: about their clients (`X-Forwarded-For`, `Forwarded`), about how these reached them
+    /// (`X-Forwarded-Proto`, `X-Forwarded-Host`), and about who the users are. Of anybody else it does not.
     pub trusted_proxies: Vec<Network>,
+    /// More fields in which these say who the user is, besides the [known](crate::policy::identity) ones.
+    pub identity_headers: Vec<HeaderName>,
     /// The service behind.
     pub origin: OriginSettings,
     /// Bytes of memory for what is stored.
@@ -118,7 +124,7 @@ pub struct OriginSettings {
 pub struct ClientSettings {
     /// Connections at a time; others wait in the kernel's line.
     pub max_connections: u32,
-    /// Connections from one address, or from one /56 of IPv6; as many as it wants, if there is none.
+    /// Connections from one address, or from one /56 of IPv6; as many as it wants, if there is none. Trusted proxies are exempt.
     pub per_address: Option<u32>,
     /// How long the head of a request may take.
     pub head_timeout: Duration,
@@ -133,6 +139,9 @@ pub struct ClientSettings {
     /// Whether a client that has closed its side still wants its answer. Otherwise it has left, and what is done for it alone
     /// is given up.
     pub half_close: bool,
+    /// Whether connections from trusted proxies begin with a [PROXY header](crate::listener::proxy_header), version 1 or 2. Those
+    /// that do not are closed. Connections from elsewhere have none.
+    pub proxy_protocol: bool,
 }
 
 /// What is written down of requests.
@@ -189,7 +198,9 @@ impl Default for Settings {
             listen: (LOCAL, 8080).into(),
             admin: Some((LOCAL, 9090).into()),
             admin_anywhere: false,
+            admin_hosts: Vec::new(),
             trusted_proxies: Vec::new(),
+            identity_headers: Vec::new(),
             origin: OriginSettings::default(),
             memory: 256 << 20,
             max_object: 64 << 20,
@@ -237,6 +248,7 @@ impl Default for ClientSettings {
             least_rate: 500,
             max_head: 32 << 10,
             half_close: false,
+            proxy_protocol: false,
         }
     }
 }

@@ -43,10 +43,8 @@ fn key(address: IpAddr) -> u64 {
     match address {
         IpAddr::V4(address) => v4(address),
         IpAddr::V6(address) => match address.segments() {
-            // NAT64 (RFC 6052, the well-known prefix): the IPv4 address is the last 32 bits.
-            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(joined(high, low)),
-            // 6to4 (RFC 3056): the IPv4 address follows the prefix.
-            [0x2002, high, low, ..] => v4(joined(high, low)),
+            // NAT64 (RFC 6052, the well-known prefix): the IPv4 address is the last 32 bits. 6to4 (RFC 3056): it follows the prefix.
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4(joined(high, low)),
             _ => IPV6 | u64::try_from(address.to_bits() >> 72).unwrap_or(u64::MAX),
         },
     }

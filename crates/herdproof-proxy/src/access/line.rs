@@ -48,7 +48,7 @@ fn json(into: &mut Vec<u8>, record: &Record, date: &Date, hide_query: bool) {
     let lossy = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let line = Line {
         time: date.iso(),
-        client: record.client.to_string(),
+        client: if record.client.port() == 0 { record.client.ip().to_string() } else { record.client.to_string() },
         method: record.method.as_str(),
         path: path(record, hide_query),
         status: record.status.as_u16(),

@@ -2,9 +2,9 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{
             AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
@@ -17,7 +17,10 @@ use herdproof::{Env, Tick};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::pulse::{Ended, Patience, Pulse, Watch};
+use super::{
+    proxy_header::Source,
+    pulse::{Ended, Patience, Pulse, Watch},
+};
 use crate::{
     memory::{Cause, Connected},
     who::Who,
@@ -50,6 +53,7 @@ pub(super) struct Counts {
     pub(super) accept_errors: AtomicU64,
     pub(super) idle: AtomicU64,
     pub(super) unreadable: AtomicU64,
+    pub(super) proxy_header: AtomicU64,
     pub(super) slow_head: AtomicU64,
     pub(super) slow_body: AtomicU64,
     pub(super) slow_reader: AtomicU64,
@@ -78,7 +82,10 @@ struct Watched {
 /// One client's connection, as its task, its requests and the listener know it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) address: SocketAddr,
+    /// The other end.
+    pub(super) peer: SocketAddr,
+    /// Whom the other end named as its client; set before the first request.
+    pub(super) source: OnceLock<Source>,
     pub(super) pulse: Pulse,
     pub(super) all: Arc<Connections>,
     /// Whether its task is to end at once.
@@ -93,6 +100,8 @@ pub(super) struct Connection {
 pub(super) struct Place {
     pub(super) connection: Arc<Connection>,
     id: u64,
+    /// Whose share of connections it is of.
+    counted: Option<Who>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -135,21 +144,24 @@ impl Connections {
         self.stage.load(Relaxed) != Stage::Open as u8
     }
 
-    /// A place for this client, unless its address has as many as it may.
+    /// A place for this client, unless its address has as many as it may. A trusted proxy has as many as it needs: they are for
+    /// its clients.
     pub(super) fn enter(
         self: &Arc<Connections>,
         env: &Env,
-        address: SocketAddr,
+        peer: SocketAddr,
+        trusted: bool,
         room: Option<OwnedSemaphorePermit>,
     ) -> Option<Place> {
-        if !self.count_in(address.ip()) {
-            self.counts.turned_away.fetch_add(1, Relaxed);
+        let counted = (!trusted).then(|| Who::of(peer.ip()));
+        if !counted.is_none_or(|who| self.count_in(who)) {
             return None;
         }
         let id = self.counts.accepted.fetch_add(1, Relaxed);
         self.open.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {
-            address,
+            peer,
+            source: OnceLock::new(),
             pulse: Pulse::default(),
             all: Arc::clone(self),
             over: AtomicBool::new(false),
@@ -158,7 +170,7 @@ impl Connections {
         });
         let watched = Watched { connection: Arc::clone(&connection), watch: Watch::new(env.coarse()) };
         self.shard(id).lock().insert(id, watched);
-        Some(Place { connection, id, _room: room })
+        Some(Place { connection, id, counted, _room: room })
     }
 
     fn shard(&self, id: u64) -> &Mutex<BTreeMap<u64, Watched>> {
@@ -166,18 +178,19 @@ impl Connections {
         &self.shards[id as usize % SHARDS]
     }
 
-    fn count_in(&self, ip: IpAddr) -> bool {
+    fn count_in(&self, who: Who) -> bool {
         let Some((limit, counts)) = &self.per_address else { return true };
         let mut counts = counts.lock();
-        let count = counts.entry(Who::of(ip).key()).or_default();
+        let count = counts.entry(who.key()).or_default();
         let fits = *count < *limit;
         *count += u32::from(fits);
+        self.counts.turned_away.fetch_add(u64::from(!fits), Relaxed);
         fits
     }
 
-    fn count_out(&self, ip: IpAddr) {
+    fn count_out(&self, who: Who) {
         let Some((_, counts)) = &self.per_address else { return };
-        if let Entry::Occupied(mut count) = counts.lock().entry(Who::of(ip).key()) {
+        if let Entry::Occupied(mut count) = counts.lock().entry(who.key()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -248,6 +261,14 @@ impl Connections {
 }
 
 impl Connection {
+    /// The client: the other end, or the one that a trusted balancer there named.
+    pub(super) fn address(&self) -> SocketAddr {
+        match self.source.get() {
+            Some(Source::Client(address)) => *address,
+            Some(Source::Unknown | Source::Local) | None => self.peer,
+        }
+    }
+
     /// Has this task told from now on.
     pub(super) fn woken_by(&self, cx: &Context<'_>) {
         *self.waker.lock() = Some(cx.waker().clone());
@@ -288,11 +309,25 @@ impl Connected for Connection {
     }
 }
 
+impl Place {
+    /// From now on this connection is of whom the other end named. False if that one has as many connections as it may.
+    pub(super) fn introduce(&mut self, source: Source) -> bool {
+        self.connection.source.set(source).ok();
+        let Source::Client(address) = source else { return true };
+        let who = Who::of(address.ip());
+        let fits = self.connection.all.count_in(who);
+        self.counted = fits.then_some(who);
+        fits
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let all = &self.connection.all;
         all.shard(self.id).lock().remove(&self.id);
-        all.count_out(self.connection.address.ip());
+        if let Some(who) = self.counted {
+            all.count_out(who);
+        }
         if all.open.fetch_sub(1, Release) == 1 {
             all.emptied.notify_waiters();
         }
@@ -315,7 +350,7 @@ mod tests {
     fn an_address_has_no_more_than_its_share_and_gets_it_back() {
         let env = herdproof::Sim::new(1).env();
         let all = Arc::new(Connections::new(100, Some(2), PATIENCE));
-        let enter = |address: &str| all.enter(&env, address.parse().unwrap(), None);
+        let enter = |address: &str| all.enter(&env, address.parse().unwrap(), false, None);
         let first = enter("10.0.0.1:1").unwrap();
         let second = enter("[::ffff:10.0.0.1]:2").unwrap();
         assert!(enter("10.0.0.1:3").is_none());
@@ -327,6 +362,21 @@ mod tests {
         drop((second, six));
         assert!(all.per_address.as_ref().unwrap().1.lock().is_empty());
         assert_eq!((all.open(), all.counts.turned_away.load(Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_not_counted_but_those_it_names_are() {
+        let env = herdproof::Sim::new(1).env();
+        let all = Arc::new(Connections::new(100, Some(1), PATIENCE));
+        let mut places: Vec<_> =
+            (0..4).map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), true, None).unwrap()).collect();
+        let client = Source::Client("192.0.2.1:9".parse().unwrap());
+        assert!(places[0].introduce(client) && !places[1].introduce(client));
+        assert!(places[2].introduce(Source::Unknown) && places[3].introduce(Source::Local));
+        assert!(all.enter(&env, "192.0.2.1:1".parse().unwrap(), false, None).is_none(), "by whichever way it comes");
+        drop(places);
+        assert!(all.per_address.as_ref().unwrap().1.lock().is_empty());
+        assert_eq!(all.counts.turned_away.load(Relaxed), 2);
     }
 
     #[test]
@@ -345,8 +395,9 @@ mod tests {
         let env = herdproof::Sim::new(1).env();
         let ended = |connections: u32| {
             let all = Arc::new(Connections::new(16, None, PATIENCE));
-            let places: Vec<_> =
-                (0..connections).map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), None).unwrap()).collect();
+            let places: Vec<_> = (0..connections)
+                .map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), false, None).unwrap())
+                .collect();
             for seconds in [5, 10] {
                 (0..SHARDS).for_each(|shard| all.look(shard, Tick::ZERO + Duration::from_secs(seconds)));
             }

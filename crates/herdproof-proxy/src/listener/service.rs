@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 
-use super::connections::Connection;
+use super::{connections::Connection, proxy_header::Source};
 use crate::memory::Connected;
 
 /// Who asks.
@@ -24,9 +24,16 @@ use crate::memory::Connected;
 pub struct Client(Arc<Connection>);
 
 impl Client {
-    /// The other end of the connection.
+    /// The other end of the connection, or the client that a trusted balancer there named for it in a
+    /// [header](super::proxy_header).
     pub fn address(&self) -> SocketAddr {
-        self.0.address
+        self.0.address()
+    }
+
+    /// Whether nobody knows whose requests these are: a balancer has said that it cannot tell. Its own word does not count for
+    /// them.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.0.source.get() == Some(&Source::Unknown)
     }
 
     /// Its connection.

@@ -71,7 +71,7 @@ impl Socket {
                 pulse.end();
             } else {
                 if let Some(footprint) = footprint {
-                    let who = Who::of(self.connection.address.ip());
+                    let who = Who::of(self.connection.address().ip());
                     let connection = Arc::clone(&self.connection);
                     body = footprint.read_by(who, connection).until_written(body);
                 }

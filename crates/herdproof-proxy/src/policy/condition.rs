@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::{
-    Class, Draws, Judged, Route, Times,
+    Class, Draws, Identity, Judged, Route, Times,
     fields::{self, Date},
     judge,
 };
@@ -57,9 +57,10 @@ pub fn clear(request: &mut HeaderMap) {
 
 /// Takes off a request who makes it: for refreshing what is given to all without saying that it is public. Asked with one user's
 /// cookies it would come back as that user's, and nobody could refresh it for the others.
-pub fn disown(request: &mut HeaderMap) {
+pub fn disown(request: &mut HeaderMap, identity: &Identity) {
     request.remove(header::AUTHORIZATION);
     request.remove(header::COOKIE);
+    identity.remove(request);
 }
 
 /// Makes a request ask whether what is stored is still right. Returns false if there is nothing to ask by.
@@ -275,13 +276,19 @@ mod tests {
 
     #[test]
     fn what_is_for_all_is_refreshed_on_nobodys_behalf() {
-        let mut request = headers(&[("cookie", "a=b"), ("cookie", "c=d"), ("authorization", "x"), ("accept", "y")]);
+        let mut request = headers(&[
+            ("cookie", "a=b"),
+            ("cookie", "c=d"),
+            ("authorization", "x"),
+            ("x-forwarded-user", "ann"),
+            ("accept", "y"),
+        ]);
         let stored = freshened(&[("cache-control", "max-age=10")], &[]).1;
         let own = classify(&Method::GET, &request, &Route::default());
         let response = headers(&[("cache-control", "max-age=10")]);
         let judged = |class| judge(&class, StatusCode::OK, &response, &Route::default(), &times(), Draws::default());
         assert!(!stored.life.is_public() && !judged(own).verdict.shares());
-        disown(&mut request);
+        disown(&mut request, &Identity::default());
         assert_eq!(request, headers(&[("accept", "y")]));
         assert_eq!(judged(classify(&Method::GET, &request, &Route::default())).verdict, Verdict::Shareable);
     }

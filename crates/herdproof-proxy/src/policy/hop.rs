@@ -5,11 +5,14 @@
 //! first, and [`strip`] comes after. And a field that is not in the key, but that the origin believes (`X-Forwarded-Host`),
 //! chooses what everybody gets under that key: so [`forward`] overwrites what it vouches for and takes away the rest.
 
-use std::{net::IpAddr, time::SystemTime};
+use std::{iter, net::IpAddr, time::SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::fields::{Elements, list};
+use super::{
+    fields::{Elements, list},
+    identity::{Identity, is_address, is_known},
+};
 use crate::key::Scheme;
 
 /// Which proxies a request has been through (RFC 8586).
@@ -31,7 +34,7 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 
 /// For all along the way, so that nobody may name them in `Connection` (RFC 9110 7.6.1). Who does is not heard: the next cache has
 /// to see them too.
-const FOR_ALL_HOPS: [HeaderName; 13] = [
+const FOR_ALL_HOPS: [HeaderName; 17] = [
     header::AGE,
     header::CACHE_CONTROL,
     super::cache_control::CDN_CACHE_CONTROL,
@@ -42,16 +45,20 @@ const FOR_ALL_HOPS: [HeaderName; 13] = [
     header::DATE,
     header::ETAG,
     header::EXPIRES,
+    // Who named these would take from us what a trusted proxy says of the client.
+    header::FORWARDED,
     header::HOST,
     header::SET_COOKIE,
     header::VARY,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
 ];
 
 /// What origins have been seen to believe, and what is not in the key; with all that begins with [`FORWARDED_AS`].
-const BELIEVED: [&str; 12] = [
+const BELIEVED: [&str; 11] = [
     "forwarded",
     "front-end-https",
-    "x-client-ip",
     "x-host",
     "x-http-host-override",
     "x-http-method",
@@ -66,17 +73,7 @@ const BELIEVED: [&str; 12] = [
 /// How the fields begin that say what a request was before a proxy had it. There are more of them than anybody has listed.
 const FORWARDED_AS: &str = "x-forwarded-";
 
-/// Of those, the ones that say who somebody is: a gate before us has found that out, and nobody else behind it can.
-const WHO: [&str; 6] = [
-    "x-forwarded-access-token",
-    "x-forwarded-client-cert",
-    "x-forwarded-email",
-    "x-forwarded-groups",
-    "x-forwarded-preferred-username",
-    "x-forwarded-user",
-];
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
@@ -127,6 +124,12 @@ pub fn is_framed_twice(headers: &HeaderMap) -> bool {
 pub struct Forwarder<'a> {
     /// The client; none if the proxy asks for itself.
     pub client: Option<IpAddr>,
+    /// The trusted proxies that it came through, the nearest first; see [`path`](super::client::path).
+    pub through: &'a [IpAddr],
+    /// Whether the peer is trusted to say who the user is.
+    pub trusted: bool,
+    /// The fields in which that is said.
+    pub identity: &'a Identity,
     /// How it reached us, or a proxy in front that we trust.
     pub scheme: Scheme,
     /// Whom it asked for.
@@ -160,15 +163,18 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 }
 
 /// Says to the origin who asks, and takes away what others may have said about that. After [`strip`].
+///
+/// Of `X-Forwarded-For` only the part goes on that trusted proxies wrote: many a service takes the leftmost address for the
+/// client's, and there a client can write what it likes.
 pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
-    let forged: Vec<HeaderName> = headers.keys().filter(|name| is_forged(name.as_str())).cloned().collect();
+    let forged: Vec<HeaderName> = headers.keys().filter(|name| is_forged(name.as_str(), by)).cloned().collect();
     for name in forged {
         headers.remove(name);
     }
     if let Some(client) = by.client {
-        let client = client.to_string();
-        append(headers, &X_FORWARDED_FOR, &client);
-        set(headers, X_REAL_IP, &client);
+        let path: Vec<String> = iter::once(&client).chain(by.through.iter().rev()).map(IpAddr::to_string).collect();
+        set(headers, X_FORWARDED_FOR, &path.join(", "));
+        set(headers, X_REAL_IP, &client.to_string());
     }
     set(headers, X_FORWARDED_HOST, by.authority);
     set(headers, X_FORWARDED_PROTO, by.scheme.as_str());
@@ -176,26 +182,32 @@ pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
     append(headers, &header::VIA, &format!("1.1 {}", by.name));
 }
 
-/// Whether it is in this field that the origin is told which client asks; see [`forward`].
+/// Whether it is in this field that the origin is told which client or which user asks; see [`forward`]. A response that varies on
+/// one of them is for one request: the origin may have seen another value than the request came with, or none.
 pub fn says_who(name: &HeaderName) -> bool {
-    *name == X_FORWARDED_FOR || *name == X_REAL_IP
+    *name == X_FORWARDED_FOR || *name == X_REAL_IP || is_known(name.as_str())
 }
 
-/// Whether nobody but a proxy says such a thing. Gateways that make variables of fields (CGI, WSGI) take `_` for `-`, so what is
-/// spelt with it is another field here and the same field there.
-fn is_forged(name: &str) -> bool {
+/// Whether a field does not go on: nobody but a proxy says such a thing, or nobody but a trusted one. Gateways that make variables of
+/// fields (CGI, WSGI) take `_` for `-`, so what is spelt with it is another field here and the same field there.
+fn is_forged(name: &str, by: &Forwarder<'_>) -> bool {
+    if by.identity.is(name) {
+        return !by.trusted;
+    }
     let is_ours = |name: &str| {
         let ours = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, CDN_LOOP, header::VIA];
         ours.iter().any(|ours| ours == name)
     };
-    let is_believed = |name: &str| {
-        BELIEVED.contains(&name) || name.starts_with(FORWARDED_AS) && !is_ours(name) && !WHO.contains(&name)
-    };
+    let is_believed =
+        |name: &str| BELIEVED.contains(&name) || is_address(name) || name.starts_with(FORWARDED_AS) && !is_ours(name);
     if !name.contains('_') {
-        return is_believed(name);
+        return is_believed(name) || by.identity.resembles(name);
     }
     let spelt = name.replace('_', "-");
-    is_believed(&spelt) || is_ours(&spelt) || WHO.contains(&&*spelt) || HOP_BY_HOP.iter().any(|hop| *hop == *spelt)
+    is_believed(&spelt)
+        || is_ours(&spelt)
+        || by.identity.resembles(&spelt)
+        || HOP_BY_HOP.iter().any(|hop| *hop == *spelt)
 }
 
 /// Whether a request has been here before: it would come again, and again.
@@ -239,6 +251,7 @@ mod tests {
     use crate::policy::{Route, Way, classify};
     use http::Method;
     use proptest::prelude::*;
+    use std::sync::LazyLock;
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -248,8 +261,18 @@ mod tests {
         headers
     }
 
+    /// For a stranger.
     fn forwarder() -> Forwarder<'static> {
-        Forwarder { client: Some([10, 0, 0, 7].into()), scheme: Scheme::Https, authority: "a.example", name: "edge-1" }
+        static KNOWN: LazyLock<Identity> = LazyLock::new(Identity::default);
+        Forwarder {
+            client: Some([10, 0, 0, 7].into()),
+            through: &[],
+            trusted: false,
+            identity: &KNOWN,
+            scheme: Scheme::Https,
+            authority: "a.example",
+            name: "edge-1",
+        }
     }
 
     #[test]
@@ -371,7 +394,7 @@ mod tests {
         }
         request.append("api_key", HeaderValue::from_static("1"));
         request.append("x-forwarded-user", HeaderValue::from_static("ann"));
-        forward(&mut request, &forwarder());
+        forward(&mut request, &Forwarder { trusted: true, ..forwarder() });
         assert!(request.values().all(|value| value != "evil.example"), "{request:?}");
         assert_eq!(
             (&request["api_key"], &request["x-forwarded-user"]),
@@ -380,13 +403,48 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_is_added_to_who_asked_before() {
-        let mut request =
-            headers(&[("x-forwarded-for", "1.1.1.1,2.2.2.2"), ("x-forwarded-for", "3.3.3.3"), ("via", "1.0 other")]);
-        forward(&mut request, &forwarder());
-        assert_eq!(request["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.7");
-        assert_eq!(request.get_all("x-forwarded-for").iter().count(), 1);
+    fn who_the_user_is_is_said_by_trusted_peers_only_and_an_address_by_nobody() {
+        let identity = Identity::with(&["x-tenant-user".parse().unwrap(), "my_user".parse().unwrap()]);
+        let users = ["x-forwarded-user", "remote-user", "x-tenant-user", "my_user", "oidc_claim_sub"];
+        let others = ["true-client-ip", "x-envoy-internal", "remote_user", "x_tenant_user", "my-user", "x_client_ip"];
+        for trusted in [false, true] {
+            let mut request = HeaderMap::new();
+            for name in users.into_iter().chain(others) {
+                request.append(name, HeaderValue::from_static("ann"));
+            }
+            forward(&mut request, &Forwarder { trusted, identity: &identity, ..forwarder() });
+            for name in users {
+                assert_eq!(request.contains_key(name), trusted, "{name}");
+            }
+            for name in others {
+                assert!(!request.contains_key(name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_client_says_of_itself_is_not_the_leftmost_address_at_the_origin() {
+        let mut request = headers(&[
+            ("x-forwarded-for", "1.1.1.1,2.2.2.2"),
+            ("x-forwarded-for", "3.3.3.3"),
+            ("x-real-ip", "1.1.1.1"),
+            ("via", "1.0 other"),
+        ]);
+        let through = [[10, 0, 0, 7], [10, 0, 0, 8]].map(IpAddr::from);
+        forward(&mut request, &Forwarder { client: Some([3, 3, 3, 3].into()), through: &through, ..forwarder() });
+        let all: Vec<_> = request.get_all("x-forwarded-for").iter().collect();
+        assert_eq!(all, ["3.3.3.3, 10.0.0.8, 10.0.0.7"]);
+        assert_eq!(request["x-real-ip"], "3.3.3.3");
         assert_eq!(request["via"], "1.0 other, 1.1 edge-1");
+    }
+
+    #[test]
+    fn connection_cannot_take_away_what_a_trusted_proxy_says_of_the_client() {
+        let said = [("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-forwarded-proto", "https")];
+        let mut request = headers(&said);
+        request.append("connection", HeaderValue::from_static("X-Forwarded-For, forwarded, x-forwarded-proto"));
+        strip(&mut request);
+        assert_eq!(request, headers(&said));
     }
 
     #[test]

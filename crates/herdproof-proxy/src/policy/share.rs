@@ -7,7 +7,7 @@
 //! | the request | looks up, joins | leads a shared flight |
 //! |---|---|---|
 //! | GET or HEAD without body | yes | yes |
-//! | the same with `Authorization` | only what says `public`, `s-maxage` or `must-revalidate` | no |
+//! | the same with `Authorization`, or with a user's [identity](super::identity) from a trusted peer | only what says `public`, `s-maxage` or `must-revalidate` | no |
 //! | with a body, an upgrade, `If-Match`, `If-Unmodified-Since`, another method | no | no |
 //!
 //! | the response | who has it |
@@ -164,6 +164,13 @@ impl Class {
             Way::Alone => is_for_all,
             Way::Pass(_) => false,
         }
+    }
+
+    /// The same request where a trusted peer says who the user is: that is a credential, as `Authorization` is.
+    #[must_use]
+    pub fn identified(self) -> Class {
+        let way = if self.way == Way::Share { Way::Alone } else { self.way };
+        Class { way, bits: self.bits | AUTHORIZATION, ..self }
     }
 
     /// Whether it wants the head only.

@@ -37,7 +37,7 @@ impl Proxy {
     /// Who answers at once what can be, if that may be.
     pub(super) fn lane(&self) -> Option<Arc<dyn Lane>> {
         // A line of the log says more of a request than is looked at here, and who trusts a proxy in front hears from it what was
-        // asked for.
+        // asked for and by which user. Of a stranger, no field that says who it is counts.
         let may = self.0.log.is_none() && self.0.settings.trusted_proxies.is_empty();
         may.then(|| Arc::clone(&self.0) as Arc<dyn Lane>)
     }

@@ -5,14 +5,13 @@ use std::{sync::Arc, time::Duration};
 use http::{Response, header, request::Parts};
 use http_body::Body as _;
 
-use super::{Core, Proxy, Served};
+use super::{Caller, Core, Proxy, Served};
 use crate::{
     access::{Outcome, Record},
     body::{Body, Witness},
     fill::read_ahead,
     listener::Client,
     metrics::Page,
-    who::Who,
 };
 use herdproof::Tick;
 
@@ -37,7 +36,7 @@ impl Core {
     pub(super) fn record(
         self: &Arc<Core>,
         parts: Parts,
-        (client, who): (&Client, Who),
+        (client, caller): (&Client, Caller),
         arrived: Tick,
         key: u64,
         served: Served,
@@ -48,12 +47,12 @@ impl Core {
         let noted = |name| parts.headers.get(name).filter(|_| writes).cloned();
         let (referer, agent) = (noted(header::REFERER), noted(header::USER_AGENT));
         response.body_mut().read_ahead(|body| read_ahead(self, body));
-        response.body_mut().read_by(who, client);
+        response.body_mut().read_by(caller.who, client);
         let body = response.body();
         let here = body.is_here();
         let record = Record {
             arrived,
-            client: client.address(),
+            client: caller.address,
             method: parts.method,
             target: if writes { parts.uri.into_parts().path_and_query } else { None },
             status: response.status(),

@@ -5,6 +5,7 @@
 
 mod chance;
 mod changes;
+mod clients;
 mod deception;
 mod failing;
 mod herds;

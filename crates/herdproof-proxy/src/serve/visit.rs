@@ -19,7 +19,7 @@ use crate::{
     object::Object,
     origin::{OriginBody, Outgoing},
     policy::{
-        Class, RequestDirectives, classify, condition,
+        Class, RequestDirectives, classify, client, condition,
         hop::{self, Forwarder},
         vary,
     },
@@ -40,6 +40,8 @@ pub(super) struct Visit<'a> {
     pub(super) client: &'a Client,
     /// Whom it counts for.
     pub(super) who: Who,
+    /// Whether the peer is trusted to say who the client and the user are.
+    pub(super) trusted: bool,
     pub(super) arrived: Tick,
     /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
     pub(super) host: Option<&'a str>,
@@ -113,8 +115,8 @@ impl Visit<'_> {
         }
         // With one user's cookies it would come back as that user's. Where it varies on them, it is.
         if kind == Kind::Refresh && found.variant.is_none() && prior.is_some_and(|prior| !prior.life.is_public()) {
-            condition::disown(&mut headers);
-            condition::disown(&mut seen);
+            condition::disown(&mut headers, &core.identity);
+            condition::disown(&mut seen, &core.identity);
             class = classify(&Method::GET, &headers, &self.route.rules);
         }
         // Who takes no encoding must not get what the first of them took.
@@ -150,10 +152,20 @@ impl Visit<'_> {
         hop::strip(&mut headers);
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
-        let client = Some(self.who.address());
-        let asked_for = self.host.unwrap_or(authority);
-        let (scheme, name) = (self.key.scheme(), &*core.name);
-        hop::forward(&mut headers, &Forwarder { client, scheme, authority: asked_for, name });
+        let (peer, networks) = (self.client.address().ip(), core.trusted_by(self.client));
+        let mut through: Vec<_> = client::path(peer, &self.parts.headers, networks).collect();
+        // The last is the client.
+        through.pop();
+        let by = Forwarder {
+            client: Some(self.who.address()),
+            through: &through,
+            trusted: self.trusted,
+            identity: &core.identity,
+            scheme: self.key.scheme(),
+            authority: self.host.unwrap_or(authority),
+            name: &core.name,
+        };
+        hop::forward(&mut headers, &by);
         if let Ok(authority) = HeaderValue::from_str(authority) {
             headers.insert(header::HOST, authority);
         }

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
+use http::{HeaderName, header};
 use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
@@ -20,7 +21,9 @@ struct File {
     listen: Option<Address>,
     admin: Option<MaybeAddress>,
     admin_anywhere: Option<bool>,
+    admin_hosts: Option<Vec<HostName>>,
     trusted_proxies: Option<Vec<Range>>,
+    identity_headers: Option<Vec<FieldName>>,
     drain: Option<Time<0, DAY>>,
     warm_up: Option<Time<0, DAY>>,
     origin: Option<Origin>,
@@ -71,6 +74,7 @@ struct Clients {
     least_rate: Option<Size>,
     max_head: Option<Spanned<Size>>,
     half_close: Option<bool>,
+    proxy_protocol: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -154,6 +158,14 @@ impl File {
         set(&mut settings.admin, self.admin.map(|address| address.0));
         set(&mut settings.admin_anywhere, self.admin_anywhere);
         set(
+            &mut settings.admin_hosts,
+            self.admin_hosts.map(|all| all.into_iter().map(|HostName(one)| one).collect::<Vec<_>>()),
+        );
+        set(
+            &mut settings.identity_headers,
+            self.identity_headers.map(|all| all.into_iter().map(|FieldName(one)| one).collect::<Vec<_>>()),
+        );
+        set(
             &mut settings.trusted_proxies,
             self.trusted_proxies.map(|all| all.into_iter().map(|Range(one)| one).collect::<Vec<_>>()),
         );
@@ -166,6 +178,10 @@ impl File {
             cache.set(&mut settings)?;
         }
         if let Some(clients) = self.clients {
+            let header = clients.proxy_protocol.as_ref().filter(|said| *said.get_ref()).map(Spanned::span);
+            if let Some(span) = header.filter(|_| settings.trusted_proxies.is_empty()) {
+                return Err((span, "it is for connections from `trusted_proxies`, and there are none".into()));
+            }
             clients.set(&mut settings.clients)?;
         }
         if let Some(Log { access, format, hide_query }) = self.log {
@@ -233,6 +249,7 @@ impl Clients {
         set(&mut clients.stall, self.stall);
         set(&mut clients.least_rate, self.least_rate);
         set(&mut clients.half_close, self.half_close);
+        set(&mut clients.proxy_protocol, self.proxy_protocol.map(Spanned::into_inner));
         if let Some(size) = self.max_head {
             let (span, Size(size)) = (size.span(), size.into_inner());
             let fits = usize::try_from(size).ok().filter(|size| (1 << 10..=1 << 20).contains(size));
@@ -321,6 +338,16 @@ struct Address(SocketAddr);
 
 /// A range of addresses.
 struct Range(Network);
+
+/// The name of a host, in small letters.
+struct HostName(String);
+
+/// The name of a header field that says who the user is.
+struct FieldName(HeaderName);
+
+/// Fields without which no request is understood, so that none of them says who the user is.
+const NEEDED: [HeaderName; 5] =
+    [header::CONNECTION, header::CONTENT_LENGTH, header::HOST, header::TRANSFER_ENCODING, header::UPGRADE];
 
 /// An address, or `"off"`.
 struct MaybeAddress(Option<SocketAddr>);
@@ -429,6 +456,27 @@ impl<'de> Deserialize<'de> for Range {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Word("a range of addresses such as \"10.0.0.0/8\"", |text: &str| {
             text.parse().map(Range).map_err(|error: NotANetwork| error.to_string())
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for HostName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a host such as \"proxy.internal\"", |text: &str| {
+            let is_name =
+                !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+            let problem =
+                || format!("{text:?} is not the name of a host; write it without a port, as \"proxy.internal\"");
+            is_name.then(|| HostName(text.to_ascii_lowercase())).ok_or_else(problem)
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a field such as \"X-Tenant-User\"", |text: &str| {
+            let name = text.parse().ok().filter(|name| !NEEDED.contains(name)).map(FieldName);
+            name.ok_or_else(|| format!("{text:?} is not a field that could say who the user is"))
         }))
     }
 }

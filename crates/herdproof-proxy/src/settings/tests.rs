@@ -7,6 +7,8 @@ const ALL: &str = r#"
 listen = "0.0.0.0:80"
 admin = "off"
 admin_anywhere = true
+admin_hosts = ["Proxy.internal"]
+identity_headers = ["X-Tenant-User"]
 trusted_proxies = ["10.0.0.0/8", "::1"]
 drain = "5s"
 warm_up = "1m"
@@ -42,6 +44,7 @@ stall = "7s"
 least_rate = 100
 max_head = "16KiB"
 half_close = true
+proxy_protocol = true
 
 [log]
 access = "/var/log/herdproof.log"
@@ -74,6 +77,8 @@ fn everything_that_can_be_said_is_heard() {
         listen: ([0; 4], 80).into(),
         admin: None,
         admin_anywhere: true,
+        admin_hosts: vec!["proxy.internal".into()],
+        identity_headers: vec!["x-tenant-user".parse().unwrap()],
         trusted_proxies: ["10.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec(),
         origin: OriginSettings {
             url: "http://origin:3000".into(),
@@ -117,6 +122,7 @@ fn everything_that_can_be_said_is_heard() {
             least_rate: 100,
             max_head: 16 << 10,
             half_close: true,
+            proxy_protocol: true,
         },
         log: LogSettings {
             access: Some(LogTo::File("/var/log/herdproof.log".into())),
@@ -166,6 +172,12 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "trusted_proxies = \"10.0.0.0/8\"",
         "trusted_proxies = [\n\"10.0.0.0/8\",\n\"10.0.0.0/33\",\n]",
         "trusted_proxies = [\"10.0.0.1/8\"]",
+        "admin_hosts = [\"http://proxy.internal\"]",
+        "admin_hosts = \"proxy.internal\"",
+        "identity_headers = [\"X-User\", \"Host\"]",
+        "identity_headers = [\"X User\"]",
+        "[clients]\nproxy_protocol = true",
+        "trusted_proxies = [\"10.0.0.0/8\"]\n[clients]\nproxy_protocol = \"v2\"",
         "[origin]\nurl = \"http://a\"\nretries = 3",
         "[origin]\n# a comment\nlimits = 64",
         "[origin]\nlimit = 0",

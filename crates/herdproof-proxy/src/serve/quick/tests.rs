@@ -121,7 +121,7 @@ proptest! {
     }
 }
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 25] = [
     "host",
     "Host",
     "accept",
@@ -140,6 +140,9 @@ const NAMES: [&str; 22] = [
     "pragma",
     "connection",
     "x-forwarded-host",
+    "x-forwarded-user",
+    "remote-user",
+    "true-client-ip",
     "sec-fetch-mode",
     "expect",
     "te",

@@ -21,11 +21,11 @@ fn is_ours(asked: &Asked) -> bool {
 /// The evil one leads a flight, so many others are aboard, and then the origin may answer.
 async fn led_by_evil(world: &World, gate: &Gate, path: &str) -> (Reply, Vec<Reply>) {
     let before = world.origin.requests();
-    let evil = world.ask_from(EVIL, with(path, &EVIL_HEADER));
+    let evil = world.spawn_from(EVIL, with(path, &EVIL_HEADER));
     world.origin.asked(before + 1).await;
     let stats = world.proxy.0.flights.stats();
     let aboard = usize::try_from(stats.flights + stats.joins).unwrap();
-    let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get(path))).collect();
+    let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, get(path))).collect();
     world.aboard(aboard + HERD).await;
     gate.open();
     let mut replies = Vec::new();
@@ -71,10 +71,10 @@ fn a_failure_that_one_client_provokes_is_not_remembered_for_newcomers() {
             },
             async |world| {
                 for _ in 0..3 {
-                    world.ask_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap();
-                    world.ask_from(GOOD, get("/")).await.unwrap().is(200, "fine");
+                    world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap();
+                    world.spawn_from(GOOD, get("/")).await.unwrap().is(200, "fine");
                     // And behind one address.
-                    world.ask_from(EVIL, get("/")).await.unwrap().is(200, "fine");
+                    world.spawn_from(EVIL, get("/")).await.unwrap().is(200, "fine");
                 }
             },
         );
@@ -92,9 +92,9 @@ fn a_page_that_needs_more_than_a_request_of_our_own_has_is_not_failed_by_one_cli
             _ => vec![fresh("fine")],
         },
         async |world| {
-            let evil = world.ask_from(EVIL, with("/", &EVIL_HEADER));
+            let evil = world.spawn_from(EVIL, with("/", &EVIL_HEADER));
             world.origin.asked(1).await;
-            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, with("/", &[("x-key", "1")]))).collect();
+            let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, with("/", &[("x-key", "1")]))).collect();
             world.aboard(HERD + 1).await;
             gate.open();
             for reply in herd {
@@ -118,11 +118,11 @@ fn a_refresh_goes_without_the_headers_of_whoever_came_upon_the_stale_page() {
         async |world| {
             world.ask(get("/")).await.is(200, "old");
             world.settled().await;
-            world.ask_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().is(200, "old");
+            world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().is(200, "old");
             world.origin.asked(2).await;
             world.settled().await;
             assert!(is_ours(&world.origin.log()[1]));
-            world.ask_from(GOOD, get("/")).await.unwrap().is(200, "new");
+            world.spawn_from(GOOD, get("/")).await.unwrap().is(200, "new");
         },
     );
 }
@@ -159,9 +159,9 @@ fn private_neighbours_make_a_herd_eight_requests_and_not_as_many_as_it_has_membe
         },
         async |world| {
             for page in 0..30 {
-                world.ask_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap();
+                world.spawn_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap();
             }
-            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get("/pages/shared"))).collect();
+            let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, get("/pages/shared"))).collect();
             world.until(|| world.proxy.0.widening.len() == HERD).await;
             gate.open();
             for reply in herd {
@@ -170,7 +170,7 @@ fn private_neighbours_make_a_herd_eight_requests_and_not_as_many_as_it_has_membe
             let asked = world.origin.requests() - 30;
             assert!((1..=8).contains(&asked), "{asked}");
             world.settled().await;
-            world.ask_from(GOOD, get("/pages/shared")).await.unwrap().is(200, "fine");
+            world.spawn_from(GOOD, get("/pages/shared")).await.unwrap().is(200, "fine");
             assert_eq!(world.origin.requests() - 30, asked, "what could be shared was stored");
         },
     );
@@ -187,11 +187,11 @@ fn pages_that_are_missing_teach_nothing() {
         },
         async |world| {
             for page in 0..30 {
-                world.ask_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap().is(404, "no such page");
+                world.spawn_from(EVIL, get(&format!("/pages/{page}"))).await.unwrap().is(404, "no such page");
             }
             let stats = world.proxy.0.flights.stats();
             let before = usize::try_from(stats.flights + stats.joins).unwrap();
-            let herd: Vec<_> = (0..HERD).map(|_| world.ask_from(GOOD, get("/pages/shared"))).collect();
+            let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, get("/pages/shared"))).collect();
             world.aboard(before + HERD).await;
             gate.open();
             for reply in herd {
@@ -238,7 +238,7 @@ fn a_url_that_fails_for_everybody_is_paced_from_one_address_and_from_many() {
             |_| vec![answer(500, "", "broken")],
             async |world| {
                 let from = |number: usize| [127, 0, 0, if many { 10 + u8::try_from(number % 40).unwrap() } else { 10 }];
-                let herd: Vec<_> = (0..HERD).map(|number| world.ask_from(from(number), get("/"))).collect();
+                let herd: Vec<_> = (0..HERD).map(|number| world.spawn_from(from(number), get("/"))).collect();
                 for reply in herd {
                     assert_eq!(reply.await.unwrap().status, 500);
                 }

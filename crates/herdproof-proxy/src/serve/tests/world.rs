@@ -25,7 +25,7 @@ use tokio::{
     sync::{Semaphore, watch},
 };
 
-use crate::{Listener, Proxy, Server, Settings, settings::ClientSettings};
+use crate::{Listener, Proxy, Server, Settings, access::AccessLog, settings::ClientSettings};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -160,7 +160,8 @@ impl World {
             connections: AtomicUsize::new(0),
         });
         let accepting = env.spawn(Arc::clone(&origin).accept(env.clone(), listener));
-        let proxy = Proxy::new(env, settings.clone(), None).unwrap();
+        let log = AccessLog::open(env, &settings.log).unwrap();
+        let proxy = Proxy::new(env, settings.clone(), log).unwrap();
         let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &settings.clients).unwrap();
         let server = proxy.serve_on(env, listener);
         World { env: env.clone(), proxy, origin, server, accepting }
@@ -173,6 +174,11 @@ impl World {
     /// The answer to a request, over a connection of its own.
     pub(super) async fn ask(&self, request: Request<Full<Bytes>>) -> Reply {
         self.begin(request).await.rest().await
+    }
+
+    /// The same from another address of this machine.
+    pub(super) async fn ask_from(&self, address: [u8; 4], request: Request<Full<Bytes>>) -> Reply {
+        converse(self.env.clone(), self.connect_from(address).await, request).await.rest().await
     }
 
     /// The head of the answer.
@@ -194,10 +200,13 @@ impl World {
         Herd((0..size).map(ask).collect())
     }
 
-    /// The answer to a request from this address of the loopback network, over a connection of its own.
-    pub(super) fn ask_from(&self, from: [u8; 4], request: Request<Full<Bytes>>) -> Task<Reply> {
+    /// The same as [`ask_from`](World::ask_from), as a task.
+    pub(super) fn spawn_from(&self, from: [u8; 4], request: Request<Full<Bytes>>) -> Task<Reply> {
         let (env, address) = (self.env.clone(), self.address());
-        self.env.spawn(async move { begin_from(env, from, address, request).await.rest().await })
+        self.env.spawn(async move {
+            let stream = connect_from(from, address).await;
+            converse(env, stream, request).await.rest().await
+        })
     }
 
     /// Another door to the proxy: whoever comes through it asks at once, and hears of nothing before the gate is open.
@@ -241,9 +250,19 @@ impl World {
         TcpStream::connect(self.address()).await.unwrap()
     }
 
+    /// One from another address of this machine.
+    pub(super) async fn connect_from(&self, address: [u8; 4]) -> TcpStream {
+        connect_from(address, self.address()).await
+    }
+
     /// What comes back until the proxy closes.
     pub(super) async fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = self.connect().await;
+        self.raw_from([127, 0, 0, 1], bytes).await
+    }
+
+    /// The same from another address of this machine.
+    pub(super) async fn raw_from(&self, address: [u8; 4], bytes: &[u8]) -> String {
+        let mut stream = self.connect_from(address).await;
         stream.write_all(bytes).await.unwrap();
         let mut told = Vec::new();
         stream.read_to_end(&mut told).await.ok();
@@ -290,13 +309,17 @@ impl Herd {
 }
 
 async fn begin(env: Env, address: SocketAddr, request: Request<Full<Bytes>>) -> Reading {
-    begin_from(env, [127, 0, 0, 1], address, request).await
+    let stream = TcpStream::connect(address).await.unwrap();
+    converse(env, stream, request).await
 }
 
-async fn begin_from(env: Env, from: [u8; 4], address: SocketAddr, request: Request<Full<Bytes>>) -> Reading {
+async fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
-    let stream = socket.connect(address).await.unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+async fn converse(env: Env, stream: TcpStream, request: Request<Full<Bytes>>) -> Reading {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     let connection = env.spawn(async move {
         connection.await.ok();
