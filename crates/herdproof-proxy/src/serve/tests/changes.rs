@@ -234,6 +234,32 @@ fn nor_one_whose_body_is_on_its_way_when_it_changes() {
 }
 
 #[test]
+fn half_a_variant_does_not_stand_in_for_an_origin_that_fails_after_a_change() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match (&asked.method, asked.number) {
+            (&Method::GET, 1) => {
+                let head = head(200, "content-length: 4\r\ncache-control: max-age=60\r\nvary: accept-language\r\n");
+                vec![bytes(head), bytes("ha"), Step::Hold(hold.clone()), Step::Reset]
+            }
+            (&Method::GET, _) => vec![answer(500, "", "broken")],
+            _ => vec![answer(204, "", "")],
+        },
+        async |world| {
+            let mut half = world.begin(get("/")).await;
+            assert_eq!(half.next().await.unwrap().unwrap(), "ha");
+            world.ask(request(Method::POST, "/", &[], "x")).await;
+            gate.open();
+            assert!(!half.rest().await.whole);
+            world.settled().await;
+            assert_eq!(world.proxy.0.store.stats().entries, 0, "it would hold the memory of what arrives");
+            world.ask(get("/")).await.is(500, "broken");
+        },
+    );
+}
+
+#[test]
 fn a_part_is_never_kept_as_the_whole() {
     run(
         |asked| match asked.number {
