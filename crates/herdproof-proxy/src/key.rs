@@ -341,7 +341,7 @@ impl KeyRef<'_> {
 impl Key {
     /// Whether it is the key of a variant behind the signpost of this number.
     pub(crate) fn is_behind(&self, signpost: u64) -> bool {
-        let named = self.text.splitn(3, '\n').nth(1).and_then(|words| words.strip_prefix(VARIES));
+        let named = self.text.split('\n').nth(1).and_then(|words| words.strip_prefix(VARIES));
         named.is_some_and(|number| number.trim_start().parse() == Ok(signpost))
     }
 

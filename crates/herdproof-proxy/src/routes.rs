@@ -23,7 +23,7 @@ const STEPS: [Step; 6] = [
     Step { cares: |path| path.contains(&b';'), reads: drop_parameters },
     Step { cares: |path| path.windows(2).any(|two| two == b"//"), reads: merge_slashes },
     Step { cares: |path| path.windows(2).any(|two| two == b"/."), reads: resolve_dots },
-    Step { cares: |path| path.iter().any(is_end), reads: cut },
+    Step { cares: |path| path.iter().copied().any(is_end), reads: cut },
 ];
 
 struct Step {
@@ -199,10 +199,10 @@ fn resolve_dots(path: &[u8]) -> Vec<u8> {
 
 /// What was a decoded `?`, `#` or zero ends the path.
 fn cut(path: &[u8]) -> Vec<u8> {
-    path.split(is_end).next().unwrap_or_default().to_vec()
+    path.split(|&byte| is_end(byte)).next().unwrap_or_default().to_vec()
 }
 
-fn is_end(byte: &u8) -> bool {
+fn is_end(byte: u8) -> bool {
     matches!(byte, b'?' | b'#' | 0)
 }
 
