@@ -50,6 +50,13 @@ pub(crate) struct Template {
     coarse: u64,
 }
 
+impl Template {
+    /// In its coarse form, for statistics.
+    pub(crate) fn hash(self) -> u64 {
+        self.coarse
+    }
+}
+
 impl Private {
     pub(crate) fn new() -> Private {
         Private((0..KEYS).map(|_| AtomicU64::new(0)).collect())
