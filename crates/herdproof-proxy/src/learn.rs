@@ -118,6 +118,13 @@ pub(crate) fn width(times: u8) -> u32 {
     NARROW << times.min(TIMES)
 }
 
+impl Template {
+    /// In its coarse form, for statistics.
+    pub(crate) fn hash(self) -> u64 {
+        self.coarse
+    }
+}
+
 impl Private {
     pub(crate) fn new() -> Private {
         Private(Table::new(KEYS))

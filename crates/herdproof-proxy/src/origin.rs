@@ -7,15 +7,18 @@
 //! Two ways in: [`fetch`](Origin::fetch) for what may be repeated, and [`send`](Origin::send) for everything else.
 
 mod body;
+mod limit;
 mod names;
 mod pool;
+mod probe;
 mod stack;
 
 use std::{
     error::Error,
     fmt, io,
+    num::NonZero,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -25,12 +28,13 @@ use herdproof::{
     Env, Tick,
     breaker::{Pass, Phase},
     event::Event,
-    gate::{Ask, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Priority, Refusal, Span, Verdict, Why},
     hedge::Which,
-    retry::{Failure, GaveUp},
+    retry::{Failure, GaveUp, by},
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
+use http_body_util::BodyExt;
 use parking_lot::Mutex;
 
 pub use self::body::{BodyError, OriginBody};
@@ -38,7 +42,8 @@ use self::{
     body::Sending,
     names::Names,
     pool::Pool,
-    stack::{Entry, Place, Stack},
+    probe::{Heard, Probe},
+    stack::{Entry, Lesson, Place, Stack},
 };
 use crate::settings::OriginSettings;
 
@@ -47,6 +52,8 @@ use crate::settings::OriginSettings;
 pub struct Origin(Arc<Inner>);
 
 struct Inner {
+    /// For tasks and bodies, which do not keep it.
+    me: Weak<Inner>,
     env: Env,
     stack: Stack,
     pool: Pool,
@@ -73,6 +80,8 @@ pub struct Outgoing {
     pub target: Uri,
     /// As they are sent, with `Host` and without what concerns the client's connection only.
     pub headers: HeaderMap,
+    /// The route of the target, as a hash: what is true of one route only is not taken for the whole origin.
+    pub route: u64,
 }
 
 /// Why there is no answer.
@@ -136,11 +145,16 @@ pub struct OriginStats {
     pub unreachable: u64,
     /// What the breaker does.
     pub breaker: Phase,
-    /// Requests that were sent, in all.
+    /// Requests of our own that asked whether the origin is there, in all.
+    pub probes: u64,
+    /// Those of them that found that it is not.
+    pub failed_probes: u64,
+    /// Requests of clients that were sent, in all.
     pub requests: u64,
     /// Answers whose head came, in all.
     pub answers: u64,
-    /// Requests that failed in a way that speaks against the origin, in all: no connection, no answer, or an answer of 5xx.
+    /// Requests that failed in a way that speaks against the origin, in all: no connection, no answer, an answer of 5xx, or a
+    /// body that broke off.
     pub faults: u64,
     /// Those of them that had no answer in time.
     pub timeouts: u64,
@@ -168,7 +182,8 @@ impl Origin {
     }
 
     fn at(env: &Env, settings: &OriginSettings, names: Names) -> Origin {
-        Origin(Arc::new(Inner {
+        Origin(Arc::new_cyclic(|me| Inner {
+            me: me.clone(),
             env: env.clone(),
             stack: Stack::new(env, settings),
             pool: Pool::new(env, settings, names),
@@ -195,7 +210,9 @@ impl Origin {
 
     /// Sends anything else, at most once: tried again only if it certainly was not sent. The body is read as fast as the origin
     /// takes it, for as long as that takes; the deadline is that for being let in.
-    pub async fn send<B>(&self, request: Request<B>, mut ask: Ask) -> Result<Answer, OriginError>
+    ///
+    /// The route is that of its target, as in [`Outgoing::route`].
+    pub async fn send<B>(&self, request: Request<B>, route: u64, mut ask: Ask) -> Result<Answer, OriginError>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -215,7 +232,7 @@ impl Origin {
                 return Err(Failure::NoRetry(OriginError::TimedOut));
             };
             let again = ask.attempt > first;
-            let outcome = inner.exchange(request, entry, ask, again).await;
+            let outcome = inner.exchange(request, entry, of(&ask, route), again).await;
             outcome.map_err(|Failed { error, request }| {
                 let kept = request.is_some();
                 *unsent.lock() = request;
@@ -241,6 +258,7 @@ impl Origin {
     pub fn stats(&self) -> OriginStats {
         let Inner { stack, pool, counts, .. } = &*self.0;
         let (connections, extra) = (pool.stats(), stack.budget.stats());
+        let (probes, failed_probes) = stack.prober.counts();
         let mut refusals = Why::ALL.map(|why| (why, 0));
         for ((_, count), counted) in refusals.iter_mut().zip(&counts.refused) {
             *count = counted.load(Relaxed);
@@ -256,6 +274,8 @@ impl Origin {
             dialled: connections.dialled,
             unreachable: connections.failed,
             breaker: stack.breaker.phase(),
+            probes,
+            failed_probes,
             requests: counts.requests.load(Relaxed),
             answers: counts.answers.load(Relaxed),
             faults: counts.faults.load(Relaxed),
@@ -275,11 +295,16 @@ struct Failed {
     request: Option<Request<Sending>>,
 }
 
+/// Whose request it is, and for what.
+fn of(ask: &Ask, route: u64) -> stack::Request {
+    stack::Request { user: ask.user.map_or(0, NonZero::get), route }
+}
+
 impl Inner {
     async fn fetch_once(&self, request: &Outgoing, mut ask: Ask, again: bool) -> Result<Answer, OriginError> {
         let entry = self.stack.enter(&mut ask).await.map_err(OriginError::Refused)?;
         let Some(hedge) = &self.stack.hedge else {
-            return self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error);
+            return self.ask(request, entry, &ask, again).await;
         };
         let mut entry = Some(entry);
         let attempt = |ask: Ask, which: Which| {
@@ -290,11 +315,19 @@ impl Inner {
             };
             async move {
                 let entry = entry.map_err(OriginError::Refused)?;
-                self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)
+                self.ask(request, entry, &ask, again).await
             }
         };
         let judge = |outcome: &Result<Answer, OriginError>| self.judge(outcome);
         hedge.run(&self.env, judge, ask, attempt).await
+    }
+
+    /// One request without a body; what it asked for is remembered if it was answered well.
+    async fn ask(&self, request: &Outgoing, entry: Entry, ask: &Ask, again: bool) -> Result<Answer, OriginError> {
+        let (of, from) = (of(ask, request.route), entry.from());
+        let answer = self.exchange(request.bare(), entry, of, again).await.map_err(|failed| failed.error)?;
+        self.stack.prober.note(request, of.user, answer.status(), self.env.now() - from);
+        Ok(answer)
     }
 
     /// One request over one connection, until the head of its answer.
@@ -302,9 +335,10 @@ impl Inner {
         &self,
         mut request: Request<Sending>,
         entry: Entry,
-        ask: Ask,
+        of: stack::Request,
         again: bool,
     ) -> Result<Answer, Failed> {
+        let from = entry.from();
         let Entry { pass, mut place } = entry;
         // Whatever broke the attempt before, it was not this connection.
         let mut fresh = again;
@@ -314,7 +348,7 @@ impl Inner {
                 Ok(lease) => lease,
                 Err((error, mut place)) => {
                     let error = OriginError::Connect(error);
-                    self.learn(pass, &mut place, &stack::of_error(&error, false), false, ask.at);
+                    self.learn(pass, &mut place, &Lesson::of_error(&error, false), of, from);
                     return Err(Failed { error, request: Some(request) });
                 }
             };
@@ -348,39 +382,96 @@ impl Inner {
                 Err(Failed { error: lease.why(error.into_error()), request })
             }
         };
-        let verdict = match &outcome {
-            Ok(response) => stack::of_answer(response.status(), response.headers(), &self.env),
-            Err(failed) => stack::of_error(&failed.error, lease.reused),
+        let lesson = match &outcome {
+            Ok(response) => Lesson::of_answer(response.status(), response.headers(), &self.env),
+            Err(failed) => Lesson::of_error(&failed.error, lease.reused),
         };
-        let is_there = outcome.as_ref().is_ok_and(|response| stack::is_there(response.status()));
         if let Some(place) = lease.place() {
-            self.learn(pass, place, &verdict, is_there, ask.at);
+            self.learn(pass, place, &lesson, of, from);
         }
         let response = outcome?;
         self.counts.answers.fetch_add(1, Relaxed);
-        if matches!(verdict, Verdict::Fault | Verdict::Overload { .. }) {
+        if matches!(lesson.verdict, Verdict::Fault | Verdict::Overload { .. }) {
             // Such an answer is not tried again, so this is not said by the retry.
-            self.stack.budget.learn(&verdict);
+            self.stack.budget.learn(&lesson.verdict);
         }
-        Ok(response.map(|incoming| OriginBody::new(incoming, lease)))
+        Ok(response.map(|incoming| OriginBody::new(incoming, lease, self.me.clone())))
     }
 
     /// The head has come, or will not.
-    fn learn(&self, pass: Pass, place: &mut Place, verdict: &Verdict, is_there: bool, from: Tick) {
+    fn learn(&self, pass: Pass, place: &mut Place, lesson: &Lesson, of: stack::Request, from: Tick) {
         let span = Span { from, to: self.env.now() };
-        pass.settle(if is_there && *verdict == Verdict::Fault { &Verdict::Final } else { verdict }, span);
-        place.learn(verdict, span);
-        let ok = matches!(verdict, Verdict::Ok | Verdict::Final);
-        if !ok && *verdict != Verdict::Ignored {
+        self.stack.learn(pass, place, lesson, of, span);
+        let ok = matches!(lesson.verdict, Verdict::Ok | Verdict::Final);
+        if !ok && lesson.verdict != Verdict::Ignored {
             self.counts.faults.fetch_add(1, Relaxed);
+        }
+        if lesson.is_suspicious() {
+            self.suspect();
         }
         self.env.tell(&Event::OriginAnswer { ok, took: span.took() });
     }
 
+    /// A body broke off. Its head was taken for a success.
+    fn broke_off(&self) {
+        self.counts.faults.fetch_add(1, Relaxed);
+        self.suspect();
+    }
+
+    /// Something speaks against the origin: it is asked whether it is there.
+    fn suspect(&self) {
+        if self.stack.prober.suspect() {
+            let me = self.me.clone();
+            let send = move |probe: Probe| {
+                let me = me.clone();
+                async move {
+                    match me.upgrade() {
+                        Some(inner) => inner.probe(&probe).await,
+                        None => Heard::Over,
+                    }
+                }
+            };
+            self.env.spawn(probe::run(Arc::clone(&self.stack.prober), send)).detach();
+        }
+    }
+
+    /// Asks the origin whether it is there, on a seat like everybody, but before all others.
+    async fn probe(&self, probe: &Probe) -> Heard {
+        let mut ask = Ask::new(&self.env).priority(Priority::Critical);
+        let Ok(seat) = self.stack.queue.enter(&mut ask).await else { return Heard::NotAsked };
+        let place = Place::new(&self.env, seat, ask.at);
+        let deadline = self.env.now() + probe.timeout;
+        by(&self.env, Some(deadline), self.whole(probe, place)).await.flatten().unwrap_or(Heard::Gone)
+    }
+
+    /// The answer to a probe, with as much of its body as is needed to see that it does not break off; none if it does.
+    async fn whole(&self, probe: &Probe, place: Place) -> Option<Heard> {
+        /// Bytes of the body.
+        const ENOUGH: usize = 64 * 1024;
+        // Over a connection of its own: those that are idle say nothing about whether new ones can be made.
+        let mut lease = self.pool.connect(place, true).await.ok()?;
+        self.env.tell(&Event::OriginRequest);
+        let response = lease.send(probe.request.bare()).await.ok()?;
+        check(&response).ok()?;
+        let heard = match response.status() {
+            StatusCode::SERVICE_UNAVAILABLE => Heard::Busy,
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Heard::Gone,
+            _ => Heard::There,
+        };
+        let mut body = OriginBody::new(response.into_body(), lease, Weak::new());
+        let mut read = 0;
+        while read < ENOUGH
+            && let Some(frame) = body.frame().await
+        {
+            read += frame.ok()?.data_ref().map_or(0, Bytes::len);
+        }
+        Some(heard)
+    }
+
     fn judge(&self, outcome: &Result<Answer, OriginError>) -> Verdict {
         match outcome {
-            Ok(response) => stack::of_answer(response.status(), response.headers(), &self.env),
-            Err(error) => stack::of_error(error, false),
+            Ok(response) => Lesson::of_answer(response.status(), response.headers(), &self.env).verdict,
+            Err(error) => Lesson::of_error(error, false).verdict,
         }
     }
 

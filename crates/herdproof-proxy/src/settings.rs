@@ -97,6 +97,12 @@ pub struct OriginSettings {
     pub url: String,
     /// Requests at a time, to begin with: it adapts from there.
     pub limit: u32,
+    /// Below this it does not adapt. By default a thirty-second of it where the origin is slow, and half of what it did
+    /// well at once in the last five minutes where it refuses.
+    pub limit_floor: Option<u32>,
+    /// The path of the requests with which we ask ourselves whether the origin is there. By default what it answered well
+    /// lately.
+    pub probe: Option<String>,
     /// How many requests may wait for a seat.
     pub line: u32,
     /// How long a request waits for a seat.
@@ -223,6 +229,8 @@ impl Default for OriginSettings {
         OriginSettings {
             url: String::new(),
             limit: 256,
+            limit_floor: None,
+            probe: None,
             line: 10_000,
             queue_wait: secs(10),
             connect_timeout: secs(2),

@@ -235,9 +235,34 @@ impl BreakerBuilder {
         self
     }
 
+    /// No call is let in as the probe while the breaker is open: its owner tests the origin with requests of its own, and
+    /// says [`recover`](Breaker::recover) when one works and [`trip`](Breaker::trip) when one fails. Off by default.
+    ///
+    /// For an owner whose callers choose what is asked: one of them could make every probe fail, and with few callers an
+    /// origin that is back waits for the next. A keyed breaker has no such owner, and ignores this.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use herdproof::{Breaker, Env, breaker::Phase, gate::{Ask, Gate}};
+    ///
+    /// let env = Env::system();
+    /// let (first, longest) = (Duration::from_millis(300), Duration::from_secs(1));
+    /// let breaker = Breaker::builder(&env).external_probes().open(first, longest).build();
+    /// breaker.trip();
+    /// let Phase::Open { until } = breaker.phase() else { panic!("it is open") };
+    /// // ... at `until`, a request of our own works:
+    /// assert!(breaker.try_enter(&Ask::at(until)).is_err());
+    /// breaker.recover();
+    /// assert!(matches!(breaker.phase(), Phase::Ramping { .. }));
+    /// ```
+    pub fn external_probes(mut self) -> BreakerBuilder {
+        self.rules.external_probes = true;
+        self
+    }
+
     /// A breaker for each key, with room for so many keys.
     pub fn build_keyed<K: Hash + Eq>(self, keys: usize) -> KeyedBreaker<K> {
-        KeyedBreaker::new(self.env, self.rules, keys)
+        KeyedBreaker::new(self.env, Rules { external_probes: false, ..self.rules }, keys)
     }
 
     /// The breaker.
@@ -285,6 +310,7 @@ impl Default for Rules {
             first_share: 0.2,
             step: Duration::from_secs(1),
             factor: 2.0,
+            external_probes: false,
         }
     }
 }
@@ -333,6 +359,19 @@ impl Breaker {
     /// Lets everything in, whatever becomes of it, until [`release`](Breaker::release)d.
     pub fn hold_closed(&self) {
         self.0.change(|state| state.hold(Mode::HeldClosed));
+    }
+
+    /// Opens, because its owner knows that the origin is down; one that is open stays so, for longer. What is
+    /// [held](Breaker::hold_open) stays as it is.
+    pub fn trip(&self) {
+        let (now, draw) = (self.0.env.now(), self.0.rng.unit());
+        self.0.change(|state| state.trip_by_owner(&self.0.rules, now, draw));
+    }
+
+    /// Begins the ramp, because its owner knows that the origin is back. Does nothing unless it is open.
+    pub fn recover(&self) {
+        let now = self.0.env.now();
+        self.0.change(|state| state.recover(&self.0.rules, now));
     }
 
     /// Goes by its rules again, closed at first and with nothing counted.

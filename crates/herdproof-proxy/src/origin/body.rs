@@ -4,7 +4,7 @@ use std::{
     error::Error,
     fmt,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -14,7 +14,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
-use super::pool::{Lease, Link, Progress};
+use super::{
+    Inner,
+    pool::{Lease, Link, Progress},
+};
 
 type Cause = Box<dyn Error + Send + Sync>;
 
@@ -110,6 +113,8 @@ pub struct OriginBody {
     lease: Option<Lease>,
     /// Whether the origin is waited for.
     waiting: bool,
+    /// Told if it breaks off.
+    origin: Weak<Inner>,
 }
 
 /// A body that did not come to its end.
@@ -122,8 +127,8 @@ pub enum BodyError {
 }
 
 impl OriginBody {
-    pub(super) fn new(incoming: Incoming, lease: Lease) -> OriginBody {
-        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false };
+    pub(super) fn new(incoming: Incoming, lease: Lease, origin: Weak<Inner>) -> OriginBody {
+        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false, origin };
         if body.incoming.is_end_stream() {
             body.end();
         }
@@ -138,6 +143,9 @@ impl OriginBody {
 
     /// Why it failed. Whatever was wrong, the connection is closed with the lease.
     fn fail(&mut self, error: hyper::Error) -> BodyError {
+        if let Some(origin) = self.origin.upgrade() {
+            origin.broke_off();
+        }
         match self.lease.take().and_then(|lease| lease.stalled()) {
             Some(time) => BodyError::Stalled(time),
             None => BodyError::Broken(error),

@@ -165,7 +165,7 @@ const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 fn get(path: &str) -> Outgoing {
     let mut headers = HeaderMap::new();
     headers.insert(header::HOST, "origin.test".parse().unwrap());
-    Outgoing { method: Method::GET, target: path.parse().unwrap(), headers }
+    Outgoing { method: Method::GET, target: path.parse().unwrap(), headers, route: 0 }
 }
 
 fn post<B>(body: B) -> Request<B> {
@@ -187,7 +187,7 @@ impl Origin {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.send(post(body), Ask::new(&self.0.env)).await
+        self.send(post(body), 0, Ask::new(&self.0.env)).await
     }
 }
 

@@ -15,8 +15,12 @@ use crate::{
 impl Core {
     /// By itself to the origin, without a body.
     pub(super) async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
-        let outgoing =
-            Outgoing { method: visit.parts.method.clone(), target: visit.target(), headers: visit.headers(self) };
+        let outgoing = Outgoing {
+            method: visit.parts.method.clone(),
+            target: visit.target(),
+            headers: visit.headers(self),
+            route: visit.template(self).hash(),
+        };
         let asked = self.env.now();
         match self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait)).await {
             Ok(mut response) => {
@@ -59,7 +63,7 @@ impl Core {
             request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let ask = visit.ask(self).deadline(visit.arrived + self.settings.wait);
-        match self.origin.send(request, ask).await {
+        match self.origin.send(request, visit.template(self).hash(), ask).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 if invalidate::invalidates(&visit.parts.method, response.status()) {

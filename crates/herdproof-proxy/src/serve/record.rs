@@ -13,7 +13,7 @@ use crate::{
     listener::Client,
     metrics::Page,
 };
-use herdproof::Tick;
+use herdproof::{Tick, breaker::Phase};
 
 /// Counts and writes a record when the body is over.
 struct Pending {
@@ -105,6 +105,22 @@ impl Proxy {
             );
             page.gauge("herdproof_origin_in_flight", "Requests at the origin.", f64::from(origin.in_flight));
             page.gauge("herdproof_origin_limit", "How many there may be.", f64::from(origin.limit));
+            let open = matches!(origin.breaker, Phase::Open { .. });
+            page.gauge(
+                "herdproof_origin_breaker_open",
+                "Whether the origin counts as down, and nothing is sent to it but probes.",
+                f64::from(u8::from(open)),
+            );
+            page.counter(
+                "herdproof_origin_probes_total",
+                "Requests of our own that asked whether the origin is there.",
+                origin.probes,
+            );
+            page.counter(
+                "herdproof_origin_probe_failures_total",
+                "Those that found that it is not.",
+                origin.failed_probes,
+            );
             page.gauge("herdproof_origin_waiting", "Requests that wait for a seat.", f64::from(origin.waiting));
             page.gauge("herdproof_origin_connections", "Connections to the origin.", f64::from(origin.connections));
             page.gauge("herdproof_origin_idle", "Those that nobody uses.", f64::from(origin.idle));

@@ -130,15 +130,16 @@ impl Visit<'_> {
             Some(place) => Place::Variant { key: key.clone(), place: place.clone() },
             None => Place::Plain(key.clone()),
         };
+        let template = self.template(core);
         Job {
             class,
             route: Arc::clone(self.route),
-            outgoing: Outgoing { method: Method::GET, target: self.target(), headers },
+            outgoing: Outgoing { method: Method::GET, target: self.target(), headers, route: template.hash() },
             headers: seen,
             key,
             place,
             prior: prior.cloned(),
-            template: self.template(core),
+            template,
             who: self.who,
             by: By::Client(self.who.key()),
             again: false,

@@ -40,6 +40,8 @@ struct File {
 struct Origin {
     url: Option<String>,
     limit: Option<Number<1, 100_000>>,
+    limit_floor: Option<Number<1, 100_000>>,
+    probe: Option<Spanned<String>>,
     line: Option<Number<0, 10_000_000>>,
     queue_wait: Option<Time<0, DAY>>,
     connect_timeout: Option<Time<1, DAY>>,
@@ -172,7 +174,7 @@ impl File {
         set(&mut settings.drain, self.drain);
         set(&mut settings.warm_up, self.warm_up);
         if let Some(origin) = self.origin {
-            origin.set(&mut settings.origin);
+            origin.set(&mut settings.origin)?;
         }
         if let Some(cache) = self.cache {
             cache.set(&mut settings)?;
@@ -205,9 +207,17 @@ impl File {
 }
 
 impl Origin {
-    fn set(self, origin: &mut OriginSettings) {
+    fn set(self, origin: &mut OriginSettings) -> Result<(), Wrong> {
         set(&mut origin.url, self.url);
         set(&mut origin.limit, self.limit);
+        set(&mut origin.limit_floor, self.limit_floor.map(|floor| Some(floor.0)));
+        if let Some(probe) = self.probe {
+            let (span, path) = (probe.span(), probe.into_inner());
+            if !path.starts_with('/') || path.contains('#') || path.parse::<http::Uri>().is_err() {
+                return Err((span, format!("{path:?} is not a path; such as \"/healthz\" would be right")));
+            }
+            origin.probe = Some(path);
+        }
         set(&mut origin.line, self.line);
         set(&mut origin.queue_wait, self.queue_wait);
         set(&mut origin.connect_timeout, self.connect_timeout);
@@ -218,6 +228,7 @@ impl Origin {
         set(&mut origin.max_idle, self.max_idle);
         set(&mut origin.max_age, self.max_age);
         set(&mut origin.resolve_every, self.resolve_every);
+        Ok(())
     }
 }
 

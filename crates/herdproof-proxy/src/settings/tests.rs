@@ -16,6 +16,8 @@ warm_up = "1m"
 [origin]
 url = "http://origin:3000"
 limit = 64
+limit_floor = 4
+probe = "/healthz"
 line = 100
 queue_wait = "1s"
 connect_timeout = "500ms"
@@ -83,6 +85,8 @@ fn everything_that_can_be_said_is_heard() {
         origin: OriginSettings {
             url: "http://origin:3000".into(),
             limit: 64,
+            limit_floor: Some(4),
+            probe: Some("/healthz".into()),
             line: 100,
             queue_wait: secs(1),
             connect_timeout: Duration::from_millis(500),
@@ -186,6 +190,8 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[origin]\nhead_timeout = \"30 parsecs\"",
         "[origin]\nattempts = 11",
         "[origin]\nhedge_after = \"2d\"",
+        "[origin]\nprobe = \"healthz\"",
+        "[origin]\nlimit_floor = 0",
         "[cache]\nmemory = \"256M\"",
         "[cache]\nfailed = [\"2s\", \"1s\"]",
         "[clients]\nmax_head = \"2MiB\"",

@@ -35,6 +35,8 @@ pub(super) struct Rules {
     pub(super) first_share: f64,
     pub(super) step: Duration,
     pub(super) factor: f64,
+    /// Whether no caller is ever the probe: the owner probes, and says how that went.
+    pub(super) external_probes: bool,
 }
 
 /// The share of good results from which a step of the ramp leads up.
@@ -152,9 +154,12 @@ impl State {
         State { mode: Mode::Closed { since: now }, epoch: now.as_nanos() + 1, level: 0 }
     }
 
-    /// Whether it opened in between; a probe's place that is given back has been open since ever.
+    /// Whether it opened in between; a probe's place that is given back has been open since ever, and one that stays open for
+    /// longer was open before.
     pub(super) fn opened_since(&self, before: &State) -> bool {
-        self.epoch != before.epoch && matches!(self.mode, Mode::Open { until } if until > Tick::ZERO)
+        self.epoch != before.epoch
+            && !matches!(before.mode, Mode::Open { .. })
+            && matches!(self.mode, Mode::Open { until } if until > Tick::ZERO)
     }
 
     fn change(self, mode: Mode) -> State {
@@ -174,6 +179,22 @@ impl State {
         State { level, ..self.change(Mode::Open { until: now + open }) }
     }
 
+    /// The owner says that the origin is down. What a person has said holds.
+    pub(super) fn trip_by_owner(self, rules: &Rules, now: Tick, draw: f64) -> State {
+        match self.mode {
+            Mode::HeldOpen | Mode::HeldClosed => self,
+            _ => self.trip(rules, now, draw),
+        }
+    }
+
+    /// The owner says that the origin is back.
+    pub(super) fn recover(self, rules: &Rules, now: Tick) -> State {
+        match self.mode {
+            Mode::Open { .. } | Mode::Probing { .. } => self.change(Mode::ramp(rules, now)).closed_at_top(now),
+            _ => self,
+        }
+    }
+
     pub(super) fn close(self, now: Tick) -> State {
         self.change(Mode::Closed { since: now })
     }
@@ -184,7 +205,9 @@ impl State {
         match state.mode {
             Mode::Closed { .. } | Mode::HeldClosed => (state, Entry::In),
             Mode::HeldOpen => (state, Entry::Held),
-            Mode::Open { until } if now < until => (state, Entry::Refused { until }),
+            Mode::Open { until } if now < until || rules.external_probes => {
+                (state, Entry::Refused { until: until.max(now) })
+            }
             Mode::Open { .. } => (state.change(Mode::Probing { until: now + rules.probe }), Entry::In),
             Mode::Probing { .. } => (state, Entry::Refused { until: now }),
             Mode::Ramping { share, ok, bad, faults, step_ends, quiet } => {

@@ -498,3 +498,66 @@ fn a_probe_that_waited_is_still_the_probe() {
     probe.settle(&Verdict::Ok, Span { from: ask.at, to: ask.at });
     assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
 }
+
+#[test]
+fn no_caller_is_the_probe_where_the_owner_probes() {
+    let mut scene = Scene::new(|usual| usual.external_probes().open(SECOND, SECOND));
+    scene.breaker.trip();
+    scene.wait(10 * SECOND);
+    let refusal = scene.enter().unwrap_err();
+    assert!(refusal.after.is_some(), "{refusal:?}");
+    assert!(!scene.call(&[Verdict::Ok; 1]));
+    scene.breaker.recover();
+    assert!(matches!(scene.breaker.phase(), Phase::Ramping { .. }));
+}
+
+#[test]
+fn a_failed_probe_of_the_owner_keeps_it_open_for_longer_and_is_no_new_trip() {
+    let scene = Scene::new(|usual| usual.external_probes().open(SECOND, 4 * SECOND).jitter(0.0));
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        scene.breaker.trip();
+        let Phase::Open { until } = scene.breaker.phase() else { panic!("{:?}", scene.breaker) };
+        open.push(until - scene.env.now());
+    }
+    assert_eq!(open, [1, 2, 4, 4].map(|seconds| seconds * SECOND));
+    assert_eq!(scene.trips(), 1);
+}
+
+#[test]
+fn what_the_owner_says_does_not_overrule_a_person() {
+    let scene = Scene::usual();
+    scene.breaker.recover();
+    assert_eq!(scene.breaker.phase(), Phase::Closed, "there is nothing to recover from");
+    scene.breaker.hold_closed();
+    scene.breaker.trip();
+    assert_eq!(scene.breaker.phase(), Phase::HeldClosed);
+    scene.breaker.hold_open();
+    scene.breaker.recover();
+    assert_eq!(scene.breaker.phase(), Phase::HeldOpen);
+}
+
+#[test]
+fn a_ramp_that_begins_at_one_closes_at_once() {
+    let scene = Scene::new(|usual| usual.external_probes().ramp(1.0, SECOND));
+    scene.breaker.trip();
+    scene.breaker.recover();
+    assert_eq!(scene.breaker.phase(), Phase::Closed);
+    assert!(scene.call(&[Verdict::Ok; 20]));
+}
+
+#[test]
+fn a_keyed_breaker_has_no_owner_to_wait_for() {
+    let mut sim = Sim::new(7);
+    let env = sim.env();
+    let hosts = Breaker::builder(&env).external_probes().open(SECOND, SECOND).build_keyed(10);
+    sim.run(async move {
+        for _ in 0..7 {
+            let pass = hosts.of("a").try_enter(&Ask::new(&env)).unwrap();
+            pass.settle(&Verdict::Fault, Span { from: env.now(), to: env.now() });
+        }
+        assert!(hosts.of("a").try_enter(&Ask::new(&env)).is_err());
+        env.sleep(SECOND).await;
+        assert!(hosts.of("a").try_enter(&Ask::new(&env)).is_ok());
+    });
+}

@@ -107,8 +107,7 @@ struct Ruling {
 #[must_use = "dropping it gives it back"]
 pub struct AdaptivePermit<L: Borrow<AdaptiveLimit> = AdaptiveLimit> {
     limit: L,
-    /// When it was let in; `Tick::MAX` once it is settled.
-    from: Tick,
+    /// Zero once it is settled.
     cost: u32,
 }
 
@@ -221,13 +220,10 @@ impl Inner {
         self.look(span.to);
     }
 
-    /// Cancelled: nothing is known of how long it would have taken, but that it took longer than this.
+    /// Cancelled, which says nothing about the origin: callers who leave at will must not be able to lower the limit.
     #[cold]
-    fn cancel(&self, cost: u32, from: Tick) {
+    fn cancel(&self, cost: u32) {
         self.in_flight.fetch_sub(cost, Relaxed);
-        let now = self.env.now();
-        self.sight.failure(now - from);
-        self.look(now);
     }
 
     /// Ends the window if it is due, and lets the law move the limit.
@@ -356,7 +352,7 @@ impl Gate for AdaptiveLimit {
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
-        self.0.enter(ask).map(|cost| AdaptivePermit { limit: self.clone(), from: ask.at, cost })
+        self.0.enter(ask).map(|cost| AdaptivePermit { limit: self.clone(), cost })
     }
 }
 
@@ -373,8 +369,8 @@ impl Sizer for AdaptiveLimit {
         self.0.leave(1, verdict, span);
     }
 
-    fn cancelled(&self, from: Tick) {
-        self.0.cancel(1, from);
+    fn cancelled(&self, _from: Tick) {
+        self.0.cancel(1);
     }
 
     fn binds(&self) {
@@ -387,23 +383,23 @@ impl<'a> Gate for Borrowed<'a, AdaptiveLimit> {
 
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        self.0.0.enter(ask).map(|cost| AdaptivePermit { limit: self.0, from: ask.at, cost })
+        self.0.0.enter(ask).map(|cost| AdaptivePermit { limit: self.0, cost })
     }
 }
 
 impl<L: Borrow<AdaptiveLimit> + Send> Permit for AdaptivePermit<L> {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
-        self.from = Tick::MAX;
-        self.limit.borrow().0.leave(self.cost, verdict, span);
+        let cost = std::mem::take(&mut self.cost);
+        self.limit.borrow().0.leave(cost, verdict, span);
     }
 }
 
 impl<L: Borrow<AdaptiveLimit>> Drop for AdaptivePermit<L> {
     #[inline]
     fn drop(&mut self) {
-        if self.from < Tick::MAX {
-            self.limit.borrow().0.cancel(self.cost, self.from);
+        if self.cost > 0 {
+            self.limit.borrow().0.cancel(self.cost);
         }
     }
 }
@@ -428,7 +424,7 @@ impl fmt::Debug for AdaptiveBuilder {
 
 impl<L: Borrow<AdaptiveLimit>> fmt::Debug for AdaptivePermit<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdaptivePermit").field("from", &self.from).finish_non_exhaustive()
+        f.debug_struct("AdaptivePermit").field("cost", &self.cost).finish_non_exhaustive()
     }
 }
 

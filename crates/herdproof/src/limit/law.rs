@@ -30,8 +30,9 @@ pub trait Law: Send {
     fn next(&mut self, limit: f64, window: &Window) -> f64;
 }
 
-/// What was seen in one window of time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What was seen in one window of time. Whoever has statistics of their own begins with [`Window::default`], in which nothing was
+/// seen, and sets the fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Window {
     /// How long it was.

@@ -62,7 +62,7 @@ fn a_connection_that_is_owed_the_rest_of_a_request_is_not_used_for_another() {
         // Answered before the body has come.
         let mut request = post(Unfinished(Some(Bytes::from_static(b"part"))));
         request.headers_mut().insert(header::CONTENT_LENGTH, "1000".parse().unwrap());
-        let answer = origin.send(request, Ask::new(&env)).await.unwrap();
+        let answer = origin.send(request, 0, Ask::new(&env)).await.unwrap();
         assert_eq!(text(answer).await.unwrap(), "hello");
         assert_eq!(origin.stats().idle, 0);
         assert_eq!(text(origin.get("/").await.unwrap()).await.unwrap(), "hello");
@@ -216,18 +216,138 @@ fn attempts_have_an_end_and_what_was_refused_is_not_tried_again() {
         let origin = raw.origin_with(|settings| settings.attempts = 3);
         let error = origin.get("/").await.unwrap_err();
         assert!(matches!(error, OriginError::Broken(_)), "{error:?}");
-        assert_eq!(raw.connections(), 3);
-        // Seven in a row, and the origin is left alone.
-        while raw.connections() < 7 {
-            assert!(origin.get("/").await.is_err());
-        }
+        assert_eq!(origin.stats().requests, 3);
+        // Two probes find the same, and the origin is left alone.
+        until(|| matches!(origin.stats().breaker, Phase::Open { .. })).await;
+        let sent = origin.stats().requests;
         let OriginError::Refused(refusal) = origin.get("/").await.unwrap_err() else { panic!("not refused") };
         assert_eq!(refusal.why, Why::Tripped);
         assert!(refusal.after.is_some());
-        assert_eq!(raw.connections(), 7);
-        assert!(matches!(origin.stats().breaker, Phase::Open { .. }));
-        let tripped = origin.stats().refusals.into_iter().find(|(why, _)| *why == Why::Tripped).unwrap();
+        let stats = origin.stats();
+        assert_eq!((stats.requests, stats.failed_probes >= 2), (sent, true));
+        let tripped = stats.refusals.into_iter().find(|(why, _)| *why == Why::Tripped).unwrap();
         assert!(tripped.1 >= 1);
+    });
+}
+
+/// An origin that resets the connection of whoever asks for `/crash`, breaks off the body of `/half`, and says these words
+/// to all others.
+async fn fragile(env: &Env, others: &'static str) -> Raw {
+    Raw::new(env, move |mut talk, _| async move {
+        while let Some(head) = talk.request().await {
+            if head.starts_with("GET /crash") {
+                return talk.reset();
+            }
+            if head.starts_with("GET /half") {
+                return talk.say("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
+            }
+            talk.say(others).await;
+        }
+    })
+    .await
+}
+
+#[test]
+fn one_client_whose_url_resets_or_breaks_off_does_not_trip_the_breaker() {
+    run(|env| async move {
+        let raw = fragile(&env, HELLO).await;
+        let origin = raw.origin_with(|settings| settings.attempts = 1);
+        let ask = |user: u64| Ask::new(&env).user(user);
+        for user in 2..5 {
+            assert_eq!(text(origin.fetch(&get("/page"), ask(user)).await.unwrap()).await.unwrap(), "hello");
+        }
+        for _ in 0..20 {
+            assert!(origin.fetch(&get("/crash"), ask(1)).await.is_err());
+            assert!(text(origin.fetch(&get("/half"), ask(1)).await.unwrap()).await.is_err());
+            assert_eq!(text(origin.fetch(&get("/page"), ask(2)).await.unwrap()).await.unwrap(), "hello");
+        }
+        until(|| origin.stats().probes > 0).await;
+        let stats = origin.stats();
+        assert_eq!((stats.breaker, stats.failed_probes, stats.limit), (Phase::Closed, 0, 256));
+        assert_eq!(stats.faults, 40, "a body that breaks off is a fault too");
+    });
+}
+
+#[test]
+fn forty_503s_of_one_client_neither_trip_nor_cut() {
+    for status in ["429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable"] {
+        run(|env| async move {
+            let raw = Raw::new(&env, move |mut talk, _| async move {
+                while let Some(head) = talk.request().await {
+                    let bad = format!("HTTP/1.1 {status}\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n");
+                    talk.say(if head.starts_with("GET /bad") { &bad } else { HELLO }).await;
+                }
+            })
+            .await;
+            let origin = raw.origin();
+            for number in 0..40 {
+                let ask = Ask::new(&env).user(1);
+                assert!(!origin.fetch(&get("/bad"), ask).await.unwrap().status().is_success());
+                let ask = Ask::new(&env).user(2 + number % 7);
+                assert_eq!(text(origin.fetch(&get("/good"), ask).await.unwrap()).await.unwrap(), "hello");
+            }
+            let stats = origin.stats();
+            assert_eq!((stats.breaker, stats.limit, stats.probes), (Phase::Closed, 256, 0), "{status}");
+        });
+    }
+}
+
+#[test]
+fn an_origin_whose_gateway_says_that_it_is_gone_is_probed_and_left_alone() {
+    run(|env| async move {
+        let raw = fragile(&env, "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n").await;
+        let origin = raw.origin();
+        assert_eq!(origin.get("/").await.unwrap().status(), 502);
+        until(|| matches!(origin.stats().breaker, Phase::Open { .. })).await;
+        assert_eq!(origin.stats().requests, 1, "probes are enough to tell");
+    });
+}
+
+#[test]
+fn an_origin_that_is_back_is_found_though_no_client_asks() {
+    run(|env| async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = OriginSettings { url: format!("http://{address}"), ..OriginSettings::default() };
+        drop(listener);
+        let origin = Origin::new(&env, &settings).unwrap();
+        while !matches!(origin.stats().breaker, Phase::Open { .. }) {
+            assert!(origin.get("/").await.is_err());
+        }
+        let listener = TcpListener::bind(address).await.unwrap();
+        let there = env.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut talk = Talk { stream, buffer: Vec::new() };
+                let head = talk.request().await.unwrap();
+                assert!(head.starts_with("GET / HTTP/1.1\r\n") && !head.contains("origin.test"), "{head}");
+                talk.say(HELLO).await;
+            }
+        });
+        until(|| origin.stats().breaker == Phase::Closed).await;
+        assert_eq!(origin.stats().requests, 0);
+        there.abort();
+    });
+}
+
+#[test]
+fn a_probe_asks_for_what_the_settings_say() {
+    run(|env| async move {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&asked);
+        let raw = Raw::new(&env, move |mut talk, _| {
+            let heard = Arc::clone(&heard);
+            async move {
+                while let Some(head) = talk.request().await {
+                    heard.lock().push(head.split(' ').nth(1).unwrap().to_owned());
+                    talk.say("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n").await;
+                }
+            }
+        })
+        .await;
+        let origin = raw.origin_with(|settings| settings.probe = Some("/healthz".into()));
+        origin.get("/page").await.unwrap();
+        until(|| origin.stats().probes >= 2).await;
+        assert_eq!(asked.lock()[..3], ["/page", "/healthz", "/healthz"]);
     });
 }
 
@@ -349,7 +469,7 @@ fn a_body_may_take_longer_to_come_than_its_request_to_be_let_in() {
         .await;
         let deadline = env.now() + 500 * MS;
         let body = InTwoParts(Some("half"), Some("half"), env.sleep_until(deadline + 50 * MS));
-        let answer = raw.origin().send(post(body), Ask::new(&env).deadline(deadline)).await.unwrap();
+        let answer = raw.origin().send(post(body), 0, Ask::new(&env).deadline(deadline)).await.unwrap();
         assert_eq!(text(answer).await.unwrap(), "hello");
     });
 }

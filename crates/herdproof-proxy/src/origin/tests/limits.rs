@@ -5,7 +5,10 @@ use std::{future::poll_fn, pin::pin, task::Poll};
 use herdproof::env::sim::Sim;
 
 use super::*;
-use crate::origin::stack::{Stack, of_answer, of_error};
+use crate::origin::{
+    limit::Ending,
+    stack::{Lesson, Request as Whose, Stack},
+};
 
 /// Whichever is over first; says whether it was the first.
 async fn first<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> bool {
@@ -234,32 +237,42 @@ fn what_is_not_needed_any_more_is_not_kept() {
     });
 }
 
+/// What a status says, with this Retry-After.
+fn lesson(status: u16, after: Option<&str>, env: &Env) -> Lesson {
+    let mut headers = HeaderMap::new();
+    headers.extend(after.map(|after| (header::RETRY_AFTER, after.parse().unwrap())));
+    Lesson::of_answer(StatusCode::from_u16(status).unwrap(), &headers, env)
+}
+
 #[test]
 fn what_an_answer_says_about_the_origin() {
     let env = Env::system();
-    let of = |status: u16, after: Option<&str>| {
-        let mut headers = HeaderMap::new();
-        headers.extend(after.map(|after| (header::RETRY_AFTER, after.parse().unwrap())));
-        of_answer(StatusCode::from_u16(status).unwrap(), &headers, &env)
+    let of = |status: u16| {
+        let Lesson { verdict, reached, ending } = lesson(status, None, &env);
+        (verdict, reached, ending)
     };
     let overload = |after: Option<u64>| Verdict::Overload { after: after.map(Duration::from_secs) };
-    for (status, verdict) in [
-        (200, Verdict::Ok),
-        (304, Verdict::Ok),
-        (404, Verdict::Final),
-        (408, Verdict::Final),
-        (500, Verdict::Fault),
-        (502, Verdict::Fault),
-        (503, overload(None)),
-        (429, overload(None)),
+    for (status, said) in [
+        (200, (Verdict::Ok, Verdict::Ok, Ending::Served)),
+        (304, (Verdict::Ok, Verdict::Ok, Ending::Served)),
+        (404, (Verdict::Final, Verdict::Ok, Ending::Served)),
+        (429, (Verdict::Final, Verdict::Ok, Ending::Other)),
+        (500, (Verdict::Fault, Verdict::Ok, Ending::Other)),
+        (502, (Verdict::Fault, Verdict::Ignored, Ending::Other)),
+        (503, (overload(None), Verdict::Ok, Ending::Shed)),
+        (504, (Verdict::Fault, Verdict::Ignored, Ending::Late)),
     ] {
-        assert_eq!(of(status, None), verdict, "{status}");
+        assert_eq!(of(status), said, "{status}");
+        assert_eq!(lesson(status, None, &env).is_suspicious(), matches!(status, 502 | 504), "{status}");
     }
-    assert_eq!(of(503, Some("7")), overload(Some(7)));
-    assert_eq!(of(429, Some("soon")), overload(None));
-    let refused = OriginError::Refused(Refusal::new(Why::Queue));
-    assert_eq!(of_error(&refused, false), Verdict::Ignored);
-    assert_eq!(of_error(&OriginError::TimedOut, true), Verdict::Fault);
+    assert_eq!(lesson(503, Some("7"), &env).verdict, overload(Some(7)));
+    assert_eq!(lesson(503, Some("soon"), &env).verdict, overload(None));
+    let refused = Lesson::of_error(&OriginError::Refused(Refusal::new(Why::Queue)), false);
+    assert_eq!((refused.verdict, refused.is_suspicious()), (Verdict::Ignored, false));
+    let late = Lesson::of_error(&OriginError::TimedOut, true);
+    assert_eq!((late.verdict, late.reached, late.is_suspicious()), (Verdict::Fault, Verdict::Ignored, true));
+    let nobody = Lesson::of_error(&OriginError::Connect(io::ErrorKind::ConnectionRefused.into()), false);
+    assert_eq!((nobody.reached, nobody.is_suspicious()), (Verdict::Fault, true));
 }
 
 /// The policies alone, before an origin in virtual time.
@@ -278,14 +291,7 @@ impl Scene {
     }
 
     /// So many clients, each of whom asks again as soon as it has its answer, which takes `head` and then `body`.
-    fn clients(
-        &mut self,
-        clients: u32,
-        rounds: u32,
-        head: Duration,
-        body: Duration,
-        verdict: fn(u32) -> Verdict,
-    ) -> Lowest {
+    fn clients(&mut self, clients: u32, rounds: u32, head: Duration, body: Duration, status: fn(u32) -> u16) -> Lowest {
         let lowest = Arc::new(Mutex::new(Lowest { limit: u32::MAX, refused: 0, served: 0 }));
         let env = self.sim.env();
         let tasks: Vec<_> = (0..clients)
@@ -293,7 +299,7 @@ impl Scene {
                 let (env, stack, lowest) = (env.clone(), Arc::clone(&self.stack), Arc::clone(&lowest));
                 env.clone().spawn(async move {
                     for round in 0..rounds {
-                        let verdict = verdict(client + round);
+                        let lesson = lesson(status(client + round), None, &env);
                         let mut ask = Ask::new(&env);
                         let Ok(mut entry) = stack.enter(&mut ask).await else {
                             lowest.lock().refused += 1;
@@ -302,8 +308,8 @@ impl Scene {
                         };
                         env.sleep(head).await;
                         let span = Span { from: ask.at, to: env.now() };
-                        entry.pass.settle(&verdict, span);
-                        entry.place.learn(&verdict, span);
+                        let whose = Whose { user: client.into(), route: u64::from(round % 5) };
+                        stack.learn(entry.pass, &mut entry.place, &lesson, whose, span);
                         env.sleep(body).await;
                         drop(entry.place);
                         let mut lowest = lowest.lock();
@@ -333,14 +339,14 @@ struct Lowest {
 fn an_origin_that_is_simply_slow_does_not_lose_its_seats() {
     // From the start.
     let mut scene = Scene::new(|_| {});
-    let seen = scene.clients(100, 20, Duration::from_secs(8), MS, |_| Verdict::Ok);
+    let seen = scene.clients(100, 20, Duration::from_secs(8), MS, |_| 200);
     assert_eq!((seen.refused, seen.served), (0, 2_000));
     assert!(seen.limit >= 200, "{seen:?}");
     // And after it was quick: put to the test, and given back what it needs.
     let mut scene = Scene::new(|_| {});
-    let quick = scene.clients(100, 200, MS * 80, MS, |_| Verdict::Ok);
+    let quick = scene.clients(100, 200, MS * 80, MS, |_| 200);
     assert_eq!((quick.limit, quick.refused), (256, 0));
-    let slow = scene.clients(100, 40, Duration::from_secs(8), MS, |_| Verdict::Ok);
+    let slow = scene.clients(100, 40, Duration::from_secs(8), MS, |_| 200);
     assert!(slow.limit >= 100, "nobody had to wait: {slow:?}");
     assert_eq!(slow.refused, 0);
 }
@@ -348,23 +354,156 @@ fn an_origin_that_is_simply_slow_does_not_lose_its_seats() {
 #[test]
 fn readers_that_take_their_time_are_not_held_against_the_origin() {
     let mut scene = Scene::new(|_| {});
-    let quick = scene.clients(200, 50, MS * 80, MS, |_| Verdict::Ok);
-    let slow = scene.clients(200, 50, MS * 80, Duration::from_secs(60), |_| Verdict::Ok);
+    let quick = scene.clients(200, 50, MS * 80, MS, |_| 200);
+    let slow = scene.clients(200, 50, MS * 80, Duration::from_secs(60), |_| 200);
     assert_eq!((quick.limit, slow.limit, slow.refused), (256, 256, 0));
 }
 
-#[test]
-fn an_origin_that_says_it_has_too_much_to_do_gets_less() {
+/// An origin that serves so many at once, each within 50 ms, and refuses what is more within 2 ms.
+#[derive(Clone)]
+struct Shedder {
+    most: u32,
+    now: Arc<AtomicU32>,
+    good: Arc<AtomicU32>,
+    refused: Arc<AtomicU32>,
+}
+
+impl Shedder {
+    fn new(most: u32) -> Shedder {
+        Shedder { most, now: Arc::default(), good: Arc::default(), refused: Arc::default() }
+    }
+
+    async fn answer(&self, env: &Env) -> u16 {
+        if self.now.fetch_add(1, SeqCst) >= self.most {
+            self.now.fetch_sub(1, SeqCst);
+            env.sleep(2 * MS).await;
+            return 503;
+        }
+        env.sleep(50 * MS).await;
+        self.now.fetch_sub(1, SeqCst);
+        self.good.fetch_add(1, SeqCst);
+        200
+    }
+}
+
+/// Good answers, as a share of what the origin can give or is asked for, whichever is less.
+fn goodput_of_a_shedder(users: u64, load: f64) -> f64 {
+    const MOST: u32 = 20;
+    const SECONDS: u32 = 60;
     let mut scene = Scene::new(|_| {});
-    let some = |n: u32| if n.is_multiple_of(4) { Verdict::Overload { after: None } } else { Verdict::Ok };
-    let seen = scene.clients(200, 100, MS * 80, MS, some);
-    assert!(seen.limit <= 128, "{seen:?}");
+    let shedder = Shedder::new(MOST);
+    let capacity = f64::from(MOST) / 0.05;
+    let (env, stack, origin) = (scene.sim.env(), Arc::clone(&scene.stack), shedder.clone());
+    scene.sim.run(async move {
+        let rng = env.rng("clients");
+        let end = env.now() + Duration::from_secs(SECONDS.into());
+        while env.now() < end {
+            env.sleep(Duration::from_secs_f64(-(1.0 - rng.unit()).ln() / (load * capacity))).await;
+            let whose = Whose { user: rng.below(users) + 1, route: rng.below(5) };
+            let (world, stack, origin) = (env.clone(), Arc::clone(&stack), origin.clone());
+            env.spawn(async move {
+                let mut ask = Ask::new(&world).user(whose.user);
+                let Ok(mut entry) = stack.enter(&mut ask).await else {
+                    origin.refused.fetch_add(1, SeqCst);
+                    return;
+                };
+                let status = origin.answer(&world).await;
+                let span = Span { from: ask.at, to: world.now() };
+                stack.learn(entry.pass, &mut entry.place, &lesson(status, None, &world), whose, span);
+            })
+            .detach();
+        }
+    });
+    f64::from(shedder.good.load(SeqCst)) / (f64::from(SECONDS) * capacity * load.min(1.0))
+}
+
+#[test]
+fn an_origin_that_sheds_with_quick_503s_keeps_its_goodput_with_few_clients_and_with_many() {
+    for users in [1, 2, 200] {
+        for load in [0.8, 1.0, 1.2, 2.0] {
+            let goodput = goodput_of_a_shedder(users, load);
+            println!("{users} users, load {load}: {goodput:.3}");
+            assert!(goodput >= 0.9, "{users} users, load {load}: {goodput:.3}");
+        }
+    }
+}
+
+/// What an attacker's requests come to, how long they take, and how many of them there are in a second.
+#[derive(Clone, Copy, Debug)]
+struct Attack {
+    status: u16,
+    takes: Duration,
+    rate: u32,
+}
+
+/// The lowest limit, the last one, and how many of the good were refused, while one client attacks with requests for one route
+/// beside 40 good ones a second from so many others.
+fn under_attack(attack: Attack, others: u64) -> (u32, u32, u32) {
+    let mut scene = Scene::new(|_| {});
+    let (env, stack) = (scene.sim.env(), Arc::clone(&scene.stack));
+    let (lowest, refused) = (Arc::new(AtomicU32::new(u32::MAX)), Arc::new(AtomicU32::new(0)));
+    let (low, no) = (Arc::clone(&lowest), Arc::clone(&refused));
+    scene.sim.run(async move {
+        let rng = env.rng("clients");
+        let good = Attack { status: 200, takes: 80 * MS, rate: 40 };
+        for number in 0..120 * (attack.rate + good.rate) {
+            env.sleep(Duration::from_secs(1) / (attack.rate + good.rate)).await;
+            let bad = number % (attack.rate + good.rate) < attack.rate;
+            let what = if bad { attack } else { good };
+            let user = if bad || others == 0 { 1 } else { 2 + rng.below(others) };
+            let whose = Whose { user, route: if bad { 99 } else { rng.below(5) } };
+            let (env, stack, low, no) = (env.clone(), Arc::clone(&stack), Arc::clone(&low), Arc::clone(&no));
+            env.clone()
+                .spawn(async move {
+                    let mut ask = Ask::new(&env).user(whose.user);
+                    let Ok(mut entry) = stack.enter(&mut ask).await else {
+                        no.fetch_add(u32::from(!bad), SeqCst);
+                        return;
+                    };
+                    env.sleep(what.takes).await;
+                    let span = Span { from: ask.at, to: env.now() };
+                    let lesson = match what.status {
+                        0 => Lesson::of_error(&OriginError::TimedOut, false),
+                        status => lesson(status, None, &env),
+                    };
+                    stack.learn(entry.pass, &mut entry.place, &lesson, whose, span);
+                    drop(entry.place);
+                    low.fetch_min(stack.queue.seats(), SeqCst);
+                })
+                .detach();
+        }
+    });
+    (lowest.load(SeqCst), scene.stack.queue.seats(), refused.load(SeqCst))
+}
+
+/// Refused or failed at once, slow, and never answered.
+fn attacks() -> Vec<Attack> {
+    let quick = [429, 500, 503].map(|status| [20, 50].map(|rate| Attack { status, takes: 2 * MS, rate }));
+    let slow = [0, 200, 503].map(|status| Attack { status, takes: Duration::from_secs(4), rate: 20 });
+    quick.into_iter().flatten().chain(slow).collect()
+}
+
+#[test]
+fn one_client_whose_requests_fail_or_take_long_does_not_lower_the_limit() {
+    for attack in attacks() {
+        for others in [1, 2, 10, 100] {
+            assert_eq!(under_attack(attack, others), (256, 256, 0), "{attack:?} beside {others}");
+        }
+    }
+}
+
+#[test]
+fn behind_one_address_what_one_client_causes_is_tried_and_undone_and_nobody_is_refused() {
+    for attack in attacks().into_iter().filter(|attack| attack.takes < 10 * MS) {
+        let (lowest, last, refused) = under_attack(attack, 0);
+        assert_eq!((last, refused), (256, 0), "{attack:?}: {lowest}");
+    }
 }
 
 #[test]
 fn the_limit_never_goes_above_what_was_set() {
     let mut scene = Scene::new(|settings| (settings.limit, settings.queue_wait) = (8, Duration::from_secs(600)));
-    let seen = scene.clients(64, 200, MS, MS, |_| Verdict::Ok);
+    let seen = scene.clients(64, 200, MS, MS, |_| 200);
     assert!(seen.served > 0);
     assert_eq!(scene.stack.queue.seats(), 8);
 }

@@ -80,7 +80,7 @@ fn a_body_waits_for_whoever_expects_to_be_told_to_go_on() {
         let origin = raw.origin();
         let mut request = post(Full::new(Bytes::from_static(b"data")));
         request.headers_mut().insert(header::EXPECT, "100-continue".parse().unwrap());
-        let answer = origin.send(request, Ask::new(&env)).await.unwrap();
+        let answer = origin.send(request, 0, Ask::new(&env)).await.unwrap();
         assert_eq!(answer.status(), StatusCode::CREATED);
     });
 }
