@@ -9,6 +9,7 @@
 mod body;
 mod names;
 mod pool;
+mod seat;
 mod stack;
 
 use std::{
@@ -38,7 +39,8 @@ use self::{
     body::Sending,
     names::Names,
     pool::Pool,
-    stack::{Entry, Place, Stack},
+    seat::{Place, Race},
+    stack::{Entry, Stack},
 };
 use crate::settings::OriginSettings;
 
@@ -226,6 +228,11 @@ impl Origin {
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
     }
 
+    /// A client has come to wait for a load that may wait for a seat as another client's; see `Queue::joined`.
+    pub(crate) fn joined(&self, load: u64, ask: &Ask) {
+        self.0.stack.queue.joined(load, ask);
+    }
+
     /// Why the last request that came to nothing did.
     pub(crate) fn last_error(&self) -> Option<Arc<str>> {
         self.0.counts.last_error.lock().clone()
@@ -276,6 +283,7 @@ impl Inner {
             return self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error);
         };
         let mut entry = Some(entry);
+        let race = &Race::default();
         let attempt = |ask: Ask, which: Which| {
             let entry = match (which, entry.take()) {
                 (Which::First, Some(entry)) => Ok(entry),
@@ -283,8 +291,11 @@ impl Inner {
                 _ => self.stack.try_enter(&ask),
             };
             async move {
-                let entry = entry.map_err(OriginError::Refused)?;
-                self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)
+                let mut entry = entry.map_err(OriginError::Refused)?;
+                entry.place.races(race);
+                let answer = self.exchange(request.bare(), entry, ask, again).await.map_err(|failed| failed.error)?;
+                race.won();
+                Ok(answer)
             }
         };
         let judge = |outcome: &Result<Answer, OriginError>| self.judge(outcome);
@@ -351,6 +362,9 @@ impl Inner {
             self.learn(pass, place, &verdict, is_there, ask.at);
         }
         let response = outcome?;
+        if let Some(place) = lease.place() {
+            place.answered(response.status());
+        }
         self.counts.answers.fetch_add(1, Relaxed);
         if matches!(verdict, Verdict::Fault | Verdict::Overload { .. }) {
             // Such an answer is not tried again, so this is not said by the retry.

@@ -6,6 +6,7 @@
 mod chance;
 mod changes;
 mod failing;
+mod fair;
 mod herds;
 mod memory;
 mod others;
