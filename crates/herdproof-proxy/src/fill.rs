@@ -536,7 +536,8 @@ impl Core {
 
     /// How a job asks to be let through to the origin.
     fn ask(&self, job: &Job, now: Tick) -> Ask {
-        let ask = Ask::new(&self.env).deadline(now + self.settings.wait).user(job.who.key());
+        let ask =
+            Ask::new(&self.env).deadline(now + self.settings.wait).user(job.who.key()).load(job.place.key().hash());
         match job.kind {
             // What is there is served meanwhile: no need to push, or to try twice.
             Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),

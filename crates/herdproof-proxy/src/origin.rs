@@ -11,6 +11,7 @@ mod limit;
 mod names;
 mod pool;
 mod probe;
+mod seat;
 mod stack;
 
 use std::{
@@ -43,7 +44,8 @@ use self::{
     names::Names,
     pool::Pool,
     probe::{Heard, Probe},
-    stack::{Entry, Lesson, Place, Stack},
+    seat::{Place, Race},
+    stack::{Entry, Lesson, Stack},
 };
 use crate::settings::OriginSettings;
 
@@ -249,6 +251,11 @@ impl Origin {
         (queue.inside(), queue.seats())
     }
 
+    /// A client has come to wait for a load that may wait for a seat as another client's; see `Queue::joined`.
+    pub(crate) fn joined(&self, load: u64, ask: &Ask) {
+        self.0.stack.queue.joined(load, ask);
+    }
+
     /// Why the last request that came to nothing did.
     pub(crate) fn last_error(&self) -> Option<Arc<str>> {
         self.0.counts.last_error.lock().clone()
@@ -307,6 +314,7 @@ impl Inner {
             return self.ask(request, entry, &ask, again).await;
         };
         let mut entry = Some(entry);
+        let race = &Race::default();
         let attempt = |ask: Ask, which: Which| {
             let entry = match (which, entry.take()) {
                 (Which::First, Some(entry)) => Ok(entry),
@@ -314,8 +322,11 @@ impl Inner {
                 _ => self.stack.try_enter(&ask),
             };
             async move {
-                let entry = entry.map_err(OriginError::Refused)?;
-                self.ask(request, entry, &ask, again).await
+                let mut entry = entry.map_err(OriginError::Refused)?;
+                entry.place.races(race);
+                let answer = self.ask(request, entry, &ask, again).await?;
+                race.won();
+                Ok(answer)
             }
         };
         let judge = |outcome: &Result<Answer, OriginError>| self.judge(outcome);
@@ -390,6 +401,9 @@ impl Inner {
             self.learn(pass, place, &lesson, of, from);
         }
         let response = outcome?;
+        if let Some(place) = lease.place() {
+            place.answered(response.status());
+        }
         self.counts.answers.fetch_add(1, Relaxed);
         if matches!(lesson.verdict, Verdict::Fault | Verdict::Overload { .. }) {
             // Such an answer is not tried again, so this is not said by the retry.
@@ -439,7 +453,7 @@ impl Inner {
     async fn probe(&self, probe: &Probe) -> Heard {
         let mut ask = Ask::new(&self.env).priority(Priority::Critical);
         let Ok(seat) = self.stack.queue.enter(&mut ask).await else { return Heard::NotAsked };
-        let place = Place::new(&self.env, seat, ask.at);
+        let place = Place::new(&self.env, &self.stack.queue, seat, ask.at);
         let deadline = self.env.now() + probe.timeout;
         by(&self.env, Some(deadline), self.whole(probe, place)).await.flatten().unwrap_or(Heard::Gone)
     }

@@ -325,7 +325,16 @@ impl Core {
             (Kind::Miss | Kind::Refresh, None) => visit.key.to_key(),
         };
         // What to ask for is written down by the one who asks: of a herd, all others only wait.
-        self.flights.run_landing(key, |landing| fill(Arc::clone(self), visit.job(self, found, prior, kind), landing))
+        let (load, mut led) = (key.hash(), false);
+        let flight = self.flights.run_landing(key, |landing| {
+            led = true;
+            fill(Arc::clone(self), visit.job(self, found, prior, kind), landing)
+        });
+        if !led && kind == Kind::Miss {
+            // It may stand in a long line of the client that asked first.
+            self.origin.joined(load, &visit.ask(self));
+        }
+        flight
     }
 
     /// What it calls itself to others.

@@ -107,6 +107,8 @@ pub struct Ask {
     /// For whom, as a number or a hash: what is refused for one user should be refused as a whole, rather than a little of
     /// everybody's.
     pub user: Option<NonZero<u64>>,
+    /// Which load it is for, as a number or a hash, where others may come to wait for the same one.
+    pub load: Option<NonZero<u64>>,
     /// How much of the resource it takes, in the gate's own measure.
     pub cost: u32,
     /// Zero for the first attempt, one for the first retry.
@@ -230,7 +232,7 @@ impl Ask {
     /// As [`new`](Ask::new), for who has read the clock already.
     #[inline]
     pub const fn at(at: Tick) -> Ask {
-        Ask { at, deadline: None, priority: Priority::Normal, attempt: 0, cost: 1, user: None }
+        Ask { at, deadline: None, priority: Priority::Normal, attempt: 0, cost: 1, user: None, load: None }
     }
 
     /// The answer is of no use from this tick on.
@@ -266,6 +268,13 @@ impl Ask {
     pub fn user(mut self, user: u64) -> Ask {
         // Nobody is not a user, so that an `Ask` is copied in whole words.
         self.user = NonZero::new(user).or(Some(NonZero::<u64>::MAX));
+        self
+    }
+
+    /// Which load it is for; see [`Queue::joined`](crate::shed::Queue::joined).
+    #[must_use]
+    pub fn load(mut self, load: u64) -> Ask {
+        self.load = NonZero::new(load);
         self
     }
 

@@ -11,6 +11,8 @@
 //! - **The more important first.** Four classes ([`Priority`](crate::gate::Priority)), each with a line and a judge of its
 //!   own, so that nobody is refused because less important calls wait in crowds; a full line pushes out the least
 //!   important who has waited longest. With [`cut`](QueueBuilder::cut), whole users rather than a little of everybody.
+//! - **Fair by user**, with [`fair`](QueueBuilder::fair): a user may hold four times the seats that are free, whoever holds
+//!   fewest is next, and each user has a line of its own. Two hundred calls of one user do not stand before one of another.
 //! - **Nothing that would be late.** Whose deadline leaves less time than the work usually takes is refused at once.
 //! - **Refused with an appointment.** Each is told an instant of its own to come back at, as many a second as can be served
 //!   ([`Appointments`]).
@@ -34,6 +36,7 @@
 //! | [`line`](QueueBuilder::line) | 1,000 may wait | |
 //! | [`patience`](QueueBuilder::patience) | without end | |
 //! | [`adaptive`](QueueBuilder::adaptive) | no: as many seats as were asked for | |
+//! | [`fair`](QueueBuilder::fair) | no: in the order of coming, whoever asks | Choudhury and Hahne, FQ-CoDel |
 //! | [`target`](QueueBuilder::target) | 5 ms, or a tenth of the median work if that is more | folly |
 //! | interval | 20 targets | folly's 100 ms for 5 ms |
 //! | shed while overloaded | who has waited more than 2 targets | folly |
@@ -41,12 +44,16 @@
 
 mod appointments;
 mod codel;
+mod fair;
+mod flows;
 mod line;
 mod priority;
+mod slots;
 mod waiting;
 
 use std::{
     fmt,
+    num::NonZero,
     sync::{
         Arc,
         atomic::{
@@ -60,8 +67,10 @@ use std::{
 
 pub use appointments::{Appointed, Appointments, Kept, headers};
 pub use codel::Codel;
-use line::{CLASSES, Line, Stage, Waiter};
+use flows::Flows;
+use line::{CLASSES, Line};
 use priority::Cut;
+use slots::{Stage, Waiter};
 use waiting::Waiting;
 
 use crate::{
@@ -98,6 +107,7 @@ pub struct QueueBuilder {
     target: Duration,
     order: Order,
     cut: bool,
+    fair: bool,
     sizer: Option<Box<dyn Sizer>>,
 }
 
@@ -120,6 +130,8 @@ pub struct Seat {
     queue: Option<Queue>,
     /// When it was taken; [`Tick::MAX`] once it is known how the work went.
     from: Tick,
+    /// Whose it is, in fair mode.
+    flow: u32,
 }
 
 struct Inner {
@@ -137,6 +149,8 @@ struct Inner {
     /// which is given back goes to somebody who waits; while it is not, nobody waits.
     word: AtomicU32,
     state: Mutex<State>,
+    /// In fair mode, instead of the state; then the word says how many are inside and nothing else.
+    fair: Option<Mutex<Flows>>,
     cut: Option<Cut>,
     appointments: Appointments,
     times: Histogram,
@@ -153,7 +167,8 @@ struct State {
 
 /// What came of asking.
 enum Asked {
-    Seated,
+    /// With a seat of this flow.
+    Seated(u32),
     Refused(Why),
     Waiting(u32),
 }
@@ -211,9 +226,33 @@ impl QueueBuilder {
         self
     }
 
+    /// Shares the seats fairly by user ([`Ask::user`]; all who have none are one user): what one asks too much, only that one
+    /// waits for. Default: the order of coming, whoever asks.
+    ///
+    /// A user may hold four times the seats that are free, so one alone gets four fifths of them, and with up to four seats all
+    /// of them. Whoever holds fewest is next. Each user has a line of its own, with its own judge of age, and of a full line the
+    /// longest loses its oldest. Between calls of [`Normal`](crate::gate::Priority::Normal) importance or more and those of less,
+    /// seats go eight to one. Every entry and every exit takes one lock.
+    ///
+    /// A user behind whom there are many, such as a load balancer, is one user: resolve it to those behind it, or do without.
+    ///
+    /// ```
+    /// use herdproof::{Env, gate::{Ask, Gate}, shed::Queue};
+    ///
+    /// let env = Env::system();
+    /// let queue = Queue::builder(&env, 10).fair().build();
+    /// let greedy: Vec<_> = (0..100).filter_map(|_| queue.try_enter(&Ask::new(&env).user(1)).ok()).collect();
+    /// assert_eq!(greedy.len(), 8);
+    /// assert!(queue.try_enter(&Ask::new(&env).user(2)).is_ok());
+    /// ```
+    pub fn fair(mut self) -> QueueBuilder {
+        self.fair = true;
+        self
+    }
+
     /// The queue.
     pub fn build(self) -> Queue {
-        let QueueBuilder { env, seats, line, patience, target, order, cut, sizer } = self;
+        let QueueBuilder { env, seats, line, patience, target, order, cut, fair, sizer } = self;
         let found = sizer.as_ref().map_or(seats, |sizer| sizer.limit().clamp(1, seats));
         Queue(Arc::new(Inner {
             seats: AtomicU32::new(found),
@@ -224,6 +263,7 @@ impl QueueBuilder {
             order,
             word: AtomicU32::new(0),
             state: Mutex::new(State { line: Line::new(), codels: [Codel::new(target); CLASSES] }),
+            fair: fair.then(|| Mutex::new(Flows::new(target, env.hasher("shed/flows")))),
             cut: cut.then(|| Cut::new(&env)),
             appointments: Appointments::new(&env),
             times: Histogram::new(MEMORY),
@@ -250,6 +290,7 @@ impl Queue {
             target: Duration::from_millis(5),
             order: Order::default(),
             cut: false,
+            fair: false,
             sizer: None,
         }
     }
@@ -272,12 +313,34 @@ impl Queue {
 
     /// How many wait.
     pub fn waiting(&self) -> u32 {
-        self.0.state.lock().line.len()
+        match &self.0.fair {
+            Some(flows) => flows.lock().len(),
+            None => self.0.state.lock().line.len(),
+        }
     }
 
-    /// Whether the line of any class has stood for a whole interval.
+    /// Whether the line of any class has stood for a whole interval; in fair mode, also that of a single user.
     pub fn is_overloaded(&self) -> bool {
-        self.0.state.lock().is_overloaded()
+        match &self.0.fair {
+            Some(flows) => flows.lock().is_overloaded(),
+            None => self.0.state.lock().is_overloaded(),
+        }
+    }
+
+    /// How long work took lately that was done, as the median; `None` before the first.
+    pub fn median(&self) -> Option<Duration> {
+        Some(self.0.median()).filter(|median| !median.is_zero())
+    }
+
+    /// Somebody else has come to wait for a load that may be in line ([`Ask::load`]), and asks like this. In fair mode the load
+    /// then stands in the line of that user, if it is served sooner there, and it is as important as the more important of the
+    /// two. So a user whose own line is long cannot make others wait in it by being the first to ask for what they all want.
+    pub fn joined(&self, load: u64, ask: &Ask) {
+        if let (Some(flows), Some(load)) = (&self.0.fair, NonZero::new(load))
+            && flows.lock().joined(load, ask)
+        {
+            self.0.hand_out(flows, None, ask.at);
+        }
     }
 
     /// How many calls can be served in a second, by how long they took lately; `None` before the first.
@@ -300,11 +363,14 @@ impl Queue {
         {
             return Asked::Refused(Why::Shed);
         }
+        if let Some(flows) = &inner.fair {
+            return inner.ask_fairly(flows, ask, wait);
+        }
         let mut word = inner.word.load(Relaxed);
         let seats = inner.seats.load(Relaxed);
         while word & SLOW == 0 && word & INSIDE < seats {
             match inner.word.compare_exchange_weak(word, (word + 1) | CALM, Acquire, Relaxed) {
-                Ok(_) => return Asked::Seated,
+                Ok(_) => return Asked::Seated(0),
                 Err(other) => word = other,
             }
         }
@@ -313,12 +379,12 @@ impl Queue {
 
     fn answer(&self, ask: &Ask, asked: &Asked) -> Result<Seat, Refusal> {
         match *asked {
-            Asked::Seated => {
+            Asked::Seated(flow) => {
                 self.0.appointments.admitted(ask);
                 if let Some(sizer) = &self.0.sizer {
                     sizer.begun();
                 }
-                Ok(Seat { queue: Some(self.clone()), from: ask.at })
+                Ok(Seat { queue: Some(self.clone()), from: ask.at, flow })
             }
             Asked::Refused(why) => Err(self.0.refusal(why, ask)),
             Asked::Waiting(_) => Err(self.0.refusal(Why::Concurrency, ask)),
@@ -334,7 +400,7 @@ impl Inner {
         if state.line.len() == 0 && self.take_or_mark() {
             self.sample(&mut state, ask.at);
             self.unmark(&state);
-            return Asked::Seated;
+            return Asked::Seated(0);
         }
         let asked = if !wait {
             Asked::Refused(Why::Concurrency)
@@ -390,6 +456,9 @@ impl Inner {
         if self.seats.swap(seats, Relaxed) >= seats {
             return;
         }
+        if let Some(flows) = &self.fair {
+            return self.hand_out(flows, None, now);
+        }
         // 1. Somebody found all seats taken, and stands in the line. 2. There are more seats. 3. Nobody leaves for a long time.
         // So the new seats are handed out here, each as if somebody had given it back.
         while self.take_for_next() {
@@ -425,7 +494,10 @@ impl Inner {
 
     /// A seat is given back.
     #[inline]
-    fn release(&self, now: impl FnOnce() -> Tick) {
+    fn release(&self, flow: u32, now: impl FnOnce() -> Tick) {
+        if let Some(flows) = &self.fair {
+            return self.hand_out(flows, Some(flow), now());
+        }
         let mut word = self.word.load(Relaxed);
         while word & SLOW == 0 {
             match self.word.compare_exchange_weak(word, word - 1, AcqRel, Relaxed) {
@@ -583,7 +655,7 @@ impl State {
     }
 
     fn join(&mut self, ask: &Ask) -> u32 {
-        self.line.join(ask.priority, ask.at, ask.deadline.unwrap_or(Tick::MAX))
+        self.line.join(ask)
     }
 
     /// Who has to go from a full line for somebody to join it: the least important, if they matter less; and while the
@@ -653,7 +725,7 @@ impl Permit for Seat {
             if matches!(verdict, Verdict::Ok | Verdict::Final) {
                 queue.0.occupied(span.took());
             }
-            queue.0.release(|| span.to);
+            queue.0.release(self.flow, || span.to);
         }
     }
 }
@@ -664,7 +736,7 @@ impl Drop for Seat {
         if self.from < Tick::MAX && queue.0.sizer.is_some() {
             queue.0.cancelled(self.from, queue.0.env.now());
         }
-        queue.0.release(|| queue.0.env.now());
+        queue.0.release(self.flow, || queue.0.env.now());
     }
 }
 
@@ -678,7 +750,7 @@ impl fmt::Debug for Queue {
 
 impl fmt::Debug for QueueBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QueueBuilder { seats, line, patience, target, order, cut, .. } = self;
+        let QueueBuilder { seats, line, patience, target, order, cut, fair, .. } = self;
         f.debug_struct("QueueBuilder")
             .field("seats", seats)
             .field("line", line)
@@ -686,6 +758,7 @@ impl fmt::Debug for QueueBuilder {
             .field("target", target)
             .field("order", order)
             .field("cut", cut)
+            .field("fair", fair)
             .finish_non_exhaustive()
     }
 }

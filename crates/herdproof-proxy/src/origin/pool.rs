@@ -44,7 +44,7 @@ use tokio::{net::TcpStream, sync::Notify};
 
 pub(super) use self::link::{Lease, Link, Progress};
 use self::link::{Times, drive};
-use super::{OriginSettings, body::Sending, names::Names, stack::Place};
+use super::{OriginSettings, body::Sending, names::Names, seat::Place};
 
 /// Connections being made at a time. Enough for 300 a second to an origin a tenth of a second away, and less than the
 /// shortest line before an accept.

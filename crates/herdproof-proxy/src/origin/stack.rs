@@ -4,7 +4,7 @@
 //! |---|---|
 //! | retry | around everything that may say no: each attempt asks anew, and nothing is held through a backoff |
 //! | breaker | before the line: while the origin is down nobody stands in it |
-//! | line and seats | the only way in, for misses, passes, refreshes, retries and hedges alike; a seat is held until the body is over, so what is counted is what the origin really has to do |
+//! | line and seats | the only way in, for misses, passes, refreshes, retries and hedges alike, shared fairly by client; a seat is held until the body is over (`seat.rs`), so what is counted is what the origin really has to do |
 //! | breaker again | for those who waited while it changed: a line of thousands is not led to an origin that went down meanwhile |
 //! | hedge | inside the seats: the wait for one is not held against the origin, and a hedge needs a seat that is free |
 //! | exchange | a connection, the request, the head of the answer |
@@ -25,7 +25,7 @@ use herdproof::{
     gate::{Ask, Gate, Permit, Refusal, Span, Verdict},
     hedge::Hedge,
     retry::Retry,
-    shed::{Queue, Seat},
+    shed::Queue,
 };
 use http::{HeaderMap, StatusCode, header};
 
@@ -33,6 +33,7 @@ use super::{
     OriginError, OriginSettings,
     limit::{Ending, Limit, Sample},
     probe::Prober,
+    seat::Place,
 };
 
 /// A wait for a seat that is fine, however long it goes on. The line's judge takes twenty times this to see that it stands,
@@ -64,16 +65,6 @@ pub(super) struct Entry {
     pub(super) place: Place,
 }
 
-/// A seat, until the body of the answer is over. Dropped before the head has come, it says nothing about the origin: it was the
-/// client who left.
-pub(super) struct Place {
-    env: Env,
-    /// There until it is given back.
-    seat: Option<Seat>,
-    from: Tick,
-    answered: bool,
-}
-
 impl Stack {
     pub(super) fn new(env: &Env, settings: &OriginSettings) -> Stack {
         let limit = settings.limit.max(1);
@@ -86,6 +77,8 @@ impl Stack {
             .line(settings.line)
             .patience(settings.queue_wait)
             .target(FINE)
+            // What one client asks too much, only that client waits for.
+            .fair()
             .build();
         let hedge = settings.hedge_after.map(|after| {
             let (breaker, queue) = (breaker.clone(), queue.clone());
@@ -115,7 +108,7 @@ impl Stack {
     pub(super) async fn enter(&self, ask: &mut Ask) -> Result<Entry, Refusal> {
         let mut pass = self.breaker.try_enter(ask)?;
         let seat = self.queue.enter(ask).await?;
-        let place = Place::new(&self.env, seat, ask.at);
+        let place = Place::new(&self.env, &self.queue, seat, ask.at);
         if !pass.holds() {
             drop(pass);
             pass = self.breaker.try_enter(ask)?;
@@ -127,37 +120,14 @@ impl Stack {
     pub(super) fn try_enter(&self, ask: &Ask) -> Result<Entry, Refusal> {
         let pass = self.breaker.try_enter(ask)?;
         let seat = self.queue.try_enter(ask)?;
-        Ok(Entry { pass, place: Place::new(&self.env, seat, ask.at) })
+        Ok(Entry { pass, place: Place::new(&self.env, &self.queue, seat, ask.at) })
     }
 }
 
 impl Entry {
     /// When it was let in.
     pub(super) fn from(&self) -> Tick {
-        self.place.from
-    }
-}
-
-impl Place {
-    pub(super) fn new(env: &Env, seat: Seat, from: Tick) -> Place {
-        Place { env: env.clone(), seat: Some(seat), from, answered: false }
-    }
-
-    /// The head has come, or will not.
-    pub(super) fn learn(&mut self, verdict: &Verdict, span: Span) {
-        self.answered = matches!(verdict, Verdict::Ok | Verdict::Final);
-        if let Some(seat) = &mut self.seat {
-            seat.learn(verdict, span);
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let verdict = if self.answered { Verdict::Ok } else { Verdict::Ignored };
-        if let Some(seat) = self.seat.take() {
-            seat.settle(&verdict, Span { from: self.from, to: self.env.now() });
-        }
+        self.place.from()
     }
 }
 

@@ -4,6 +4,7 @@ mod broken;
 mod connections;
 mod limits;
 mod names;
+mod seats;
 mod whole;
 
 use std::{

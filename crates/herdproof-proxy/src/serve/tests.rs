@@ -8,6 +8,7 @@ mod changes;
 mod clients;
 mod deception;
 mod failing;
+mod fair;
 mod herds;
 mod insisting;
 mod memory;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Asked, Inner, Queue, Stage};
+use super::{Asked, Inner, Queue, slots::Stage};
 use crate::{
     env::{Sleep, Tick},
     event::Event,
@@ -43,30 +43,40 @@ impl<'a> Waiting<'a> {
     }
 
     fn watch(&mut self, slot: u32, waker: &Waker) -> Poll<(Tick, Asked)> {
-        let (stage, old) = self.queue.state.lock().line.watch(slot, waker);
-        drop(old);
-        let answer = match stage {
-            Stage::Waiting => return Poll::Pending,
-            Stage::Seated(at) => (at, Asked::Seated),
-            Stage::Refused(why) => (self.queue.env.now(), Asked::Refused(why)),
+        let (stage, old) = match &self.queue.fair {
+            Some(flows) => flows.lock().watch(slot, waker),
+            None => self.queue.state.lock().line.watch(slot, waker),
         };
-        self.leave(slot);
-        Poll::Ready(answer)
+        drop(old);
+        if stage == Stage::Waiting {
+            return Poll::Pending;
+        }
+        let (stage, flow) = self.leave(slot);
+        Poll::Ready(match stage {
+            Stage::Seated(at) => (at, Asked::Seated(flow)),
+            Stage::Refused(why) => (self.queue.env.now(), Asked::Refused(why)),
+            Stage::Waiting => return Poll::Pending,
+        })
     }
 
-    /// Gives the slot back. Whoever holds it owes the seat that may have been kept.
-    fn leave(&mut self, slot: u32) -> Stage {
+    /// Gives the slot back. Whoever holds it owes the seat that may have been kept, to this flow.
+    fn leave(&mut self, slot: u32) -> (Stage, u32) {
         self.slot = None;
-        let mut state = self.queue.state.lock();
-        let (stage, waker) = state.line.leave(slot);
-        self.queue.unmark(&state);
-        let depth = state.line.len();
-        drop(state);
+        let (stage, flow, depth, waker) = if let Some(flows) = &self.queue.fair {
+            let mut flows = flows.lock();
+            let (stage, flow, waker) = flows.leave(slot);
+            (stage, flow, flows.len(), waker)
+        } else {
+            let mut state = self.queue.state.lock();
+            let (stage, waker) = state.line.leave(slot);
+            self.queue.unmark(&state);
+            (stage, 0, state.line.len(), waker)
+        };
         drop(waker);
         if stage == Stage::Waiting {
             self.queue.env.tell(&Event::QueueDepth(depth.into()));
         }
-        stage
+        (stage, flow)
     }
 
     /// To whoever counts, waiting in vain is as bad as being refused.
@@ -95,9 +105,9 @@ impl Future for Waiting<'_> {
             // The work may have become quicker while we waited.
             if now >= end {
                 return Poll::Ready(match this.leave(slot) {
-                    Stage::Seated(at) => (at, Asked::Seated),
-                    Stage::Refused(why) => (now, Asked::Refused(why)),
-                    Stage::Waiting => {
+                    (Stage::Seated(at), flow) => (at, Asked::Seated(flow)),
+                    (Stage::Refused(why), _) => (now, Asked::Refused(why)),
+                    (Stage::Waiting, _) => {
                         this.gave_up(now);
                         (now, Asked::Refused(why))
                     }
@@ -111,9 +121,9 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(slot) = self.slot else { return };
         match self.leave(slot) {
-            Stage::Waiting => self.gave_up(self.queue.env.now()),
-            Stage::Seated(_) => self.queue.release(|| self.queue.env.now()),
-            Stage::Refused(_) => {}
+            (Stage::Waiting, _) => self.gave_up(self.queue.env.now()),
+            (Stage::Seated(_), flow) => self.queue.release(flow, || self.queue.env.now()),
+            (Stage::Refused(_), _) => {}
         }
     }
 }

@@ -15,13 +15,14 @@ use std::{
     time::Duration,
 };
 
-use herdproof::{Env, Tick};
+use herdproof::{Env, Tick, retry::by};
 use http::{Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use super::{Idle, Open, Sender, Shared, Unsent};
-use crate::origin::{BadResponse, OriginError, body::Sending, stack::Place};
+use crate::origin::{BadResponse, OriginError, body::Sending, seat::Place};
 
 /// How long what may take.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +75,11 @@ pub(in crate::origin) enum Progress {
     Failed,
 }
 
-/// A connection in use. Dropping it closes the connection, and only then gives back the seat.
+/// A request that was sent, until the head of its answer.
+type Sent = Pin<Box<dyn Future<Output = Result<Response<Incoming>, Unsent>> + Send>>;
+
+/// A connection in use. Dropping it closes the connection, and only then gives back the seat. Dropped between the request and the
+/// head of its answer, it runs on until that ([`Place::runs_on`]).
 pub(in crate::origin) struct Lease {
     pub(in crate::origin) link: Arc<Link>,
     pool: Weak<Shared>,
@@ -82,6 +87,8 @@ pub(in crate::origin) struct Lease {
     sender: Option<Sender>,
     place: Option<Place>,
     pub(in crate::origin) reused: bool,
+    /// What is waited for, and since when.
+    sent: Option<(Sent, Tick)>,
     /// Whether the origin has answered in HTTP/1.0. hyper speaks to it in that from then on, which has no chunks: a body whose
     /// length nobody knows would be lost.
     antiquated: bool,
@@ -242,7 +249,7 @@ impl Link {
 
 impl Lease {
     pub(super) fn new(link: Arc<Link>, pool: Weak<Shared>, sender: Sender, place: Place, reused: bool) -> Lease {
-        Lease { link, pool, sender: Some(sender), place: Some(place), reused, antiquated: false }
+        Lease { link, pool, sender: Some(sender), place: Some(place), reused, sent: None, antiquated: false }
     }
 
     /// Sends a request and waits for the head of its answer; gives the request back if nothing of it was sent.
@@ -253,11 +260,13 @@ impl Lease {
         self.link.state.lock().answered = false;
         request.body_mut().over(&self.link);
         self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
-        let sent = match &mut self.sender {
-            Some(sender) => sender.try_send_request(request),
-            None => std::future::pending().await,
+        let sent: Sent = match &mut self.sender {
+            Some(sender) => Box::pin(sender.try_send_request(request)),
+            None => Box::pin(std::future::pending()),
         };
+        let (sent, _) = self.sent.insert((sent, self.link.env.coarse()));
         let outcome = sent.await;
+        self.sent = None;
         self.antiquated = outcome.as_ref().is_ok_and(|response| response.version() < Version::HTTP_11);
         let mut state = self.link.state.lock();
         state.answered = true;
@@ -304,6 +313,17 @@ impl Lease {
         self.link.hand_over(&self.pool);
     }
 
+    /// Waits for the head of an answer that nobody wants any more. One that has a body is not worth reading: the connection is
+    /// closed instead.
+    async fn run_on(mut self, head: impl Future<Output = Option<Result<Response<Incoming>, Unsent>>>) {
+        if let Some(Ok(response)) = head.await {
+            self.antiquated = response.version() < Version::HTTP_11;
+            if response.body().is_end_stream() {
+                self.give_back();
+            }
+        }
+    }
+
     /// Takes the seat, for another connection: this one is closed.
     pub(in crate::origin) fn take_place(&mut self) -> Option<Place> {
         self.place.take()
@@ -312,8 +332,17 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(sender) = self.sender.take() {
-            self.link.close(sender, self.place.take());
+        let Some(sender) = self.sender.take() else { return };
+        let place = self.place.take();
+        match (self.sent.take(), place) {
+            (Some((sent, since)), Some(place)) => {
+                let (link, pool) = (Arc::clone(&self.link), self.pool.clone());
+                let until = place.runs_on(since, link.times.head);
+                let lease = Lease::new(link, pool, sender, place, self.reused);
+                let env = self.link.env.clone();
+                self.link.env.spawn(async move { lease.run_on(by(&env, Some(until), sent)).await }).detach();
+            }
+            (_, place) => self.link.close(sender, place),
         }
     }
 }

@@ -24,20 +24,20 @@ async fn first<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B
 
 /// An origin that holds its answers until it is told, and counts.
 #[derive(Clone)]
-struct Held {
-    permits: Arc<Semaphore>,
+pub(super) struct Held {
+    pub(super) permits: Arc<Semaphore>,
     now: Arc<AtomicU32>,
     peak: Arc<AtomicU32>,
     targets: Arc<Mutex<Vec<String>>>,
 }
 
 impl Held {
-    fn new() -> Held {
+    pub(super) fn new() -> Held {
         let permits = Arc::new(Semaphore::new(0));
         Held { permits, now: Arc::default(), peak: Arc::default(), targets: Arc::default() }
     }
 
-    async fn raw(&self, env: &Env) -> Raw {
+    pub(super) async fn raw(&self, env: &Env) -> Raw {
         let held = self.clone();
         Raw::new(env, move |talk, _| held.clone().handle(talk)).await
     }
@@ -58,7 +58,7 @@ impl Held {
         }
     }
 
-    fn targets(&self) -> usize {
+    pub(super) fn targets(&self) -> usize {
         self.targets.lock().len()
     }
 }
@@ -118,8 +118,13 @@ fn clients_that_come_and_leave_make_no_more_connections_than_there_are_seats() {
             assert!(stats.in_flight <= 4 && stats.connections <= 4, "round {round}: {stats:?}");
             herd.iter().for_each(Task::abort);
             until(|| herd.iter().all(Task::is_finished)).await;
+            // What was sent keeps its seat until the origin has answered.
+            until(|| {
+                held.permits.add_permits(usize::from(held.permits.available_permits() == 0));
+                origin.stats().in_flight == 0
+            })
+            .await;
         }
-        until(|| origin.stats().in_flight == 0).await;
         let stats = origin.stats();
         assert_eq!((stats.waiting, stats.connections, stats.idle), (0, 0, 0));
         assert_eq!(
@@ -300,7 +305,7 @@ impl Scene {
                 env.clone().spawn(async move {
                     for round in 0..rounds {
                         let lesson = lesson(status(client + round), None, &env);
-                        let mut ask = Ask::new(&env);
+                        let mut ask = Ask::new(&env).user(u64::from(client) + 1);
                         let Ok(mut entry) = stack.enter(&mut ask).await else {
                             lowest.lock().refused += 1;
                             env.sleep(head).await;
@@ -514,13 +519,15 @@ fn a_line_is_not_led_to_an_origin_that_went_down_meanwhile() {
     let (env, stack) = (scene.sim.env(), Arc::clone(&scene.stack));
     scene.sim.run(async move {
         let mut inside = Vec::new();
-        for _ in 0..8 {
-            inside.push(stack.enter(&mut Ask::new(&env)).await.unwrap());
+        for user in 1..=8 {
+            inside.push(stack.enter(&mut Ask::new(&env).user(user)).await.unwrap());
         }
-        let waiting: Vec<_> = (0..100)
-            .map(|_| {
+        let waiting: Vec<_> = (100..200)
+            .map(|user| {
                 let (env, stack) = (env.clone(), Arc::clone(&stack));
-                env.clone().spawn(async move { stack.enter(&mut Ask::new(&env)).await.map(drop).map_err(|no| no.why) })
+                env.clone().spawn(async move {
+                    stack.enter(&mut Ask::new(&env).user(user)).await.map(drop).map_err(|no| no.why)
+                })
             })
             .collect();
         env.sleep(MS).await;

@@ -62,6 +62,8 @@ pub(super) fn obeying(settings: &mut Settings) {
 pub(super) enum Step {
     Send(Bytes),
     Hold(Gate),
+    /// The same for an origin that does not notice when the other side leaves.
+    Work(Gate),
     /// Breaks the connection off, so that the other side sees an error.
     Reset,
     /// Closes it in order.
@@ -512,6 +514,7 @@ impl Origin {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Hold(gate) => unless_closed(stream, gate.pass()).await?,
+                Step::Work(gate) => gate.pass().await,
                 step => {
                     // Before the last byte is on its way: who has it may ask again at once.
                     drop(guard.take_if(|_| number == last));
