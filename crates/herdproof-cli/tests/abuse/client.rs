@@ -64,10 +64,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        field(&self.head, name)
-    }
-
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

@@ -1,6 +1,7 @@
 //! What good users do while somebody attacks, and what it costs the origin.
 
 use std::{
+    fmt::Display,
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
@@ -8,7 +9,7 @@ use std::{
 use tokio::{task::JoinSet, time::sleep_until};
 
 use crate::{
-    client::{Request, ask, herd},
+    client::{Answer, Request, ask, herd},
     report::{Findings, Tally},
     world::{ATTACKER, Context, Place, World},
 };
@@ -40,7 +41,7 @@ pub(crate) async fn spam(
     rate: f64,
     lasts: Duration,
     request: impl Fn(usize) -> Request + Send,
-) -> Vec<crate::client::Answer> {
+) -> Vec<Answer> {
     let to = world.proxy.at;
     paced(rate, lasts, |number| {
         let request = request(number);
@@ -60,9 +61,19 @@ fn ordinary(number: usize) -> Request {
     }
 }
 
+/// When the first herd comes, and how long after each the next.
+const FIRST_HERD: Duration = Duration::from_millis(500);
+const NEXT_HERD: Duration = Duration::from_millis(1500);
+
 /// The path of a herd.
-pub(crate) fn herd_path(number: usize) -> String {
+fn herd_path(number: impl Display) -> String {
     format!("/shop/page-herd{number}")
+}
+
+/// The path of the herd that comes next, or has just come, so long after the beginning.
+pub(crate) fn next_herd(after: Duration) -> String {
+    let since = after.saturating_sub(FIRST_HERD + NEXT_HERD / 6);
+    herd_path(since.as_millis().div_ceil(NEXT_HERD.as_millis()))
 }
 
 /// How good users fared: their failures, and the origin requests of each of their cold herds.
@@ -83,12 +94,12 @@ pub(crate) async fn use_it(context: &Context, world: &World, from: &[Ipv4Addr], 
         let mut costs = Vec::new();
         let begin = Instant::now();
         for number in 0.. {
-            let due = Duration::from_millis(500) + number * Duration::from_millis(1500);
+            let due = FIRST_HERD + number * NEXT_HERD;
             if due >= lasts {
                 break;
             }
             sleep_until((begin + due).into()).await;
-            let path = herd_path(number as usize);
+            let path = herd_path(number);
             let answers = herd(from, to, context.herd(), |_| Request::get(&path)).await;
             tally.merge(Tally::of(&answers));
             // What attackers cause with their header is theirs.
@@ -105,23 +116,21 @@ pub(crate) async fn use_it(context: &Context, world: &World, from: &[Ipv4Addr], 
 pub(crate) async fn beside(
     findings: &mut Findings,
     context: &Context,
-    (what, rate): (&str, f64),
     place: Place,
+    (case, rate): (&str, f64),
     most_per_herd: usize,
     request: impl Fn(usize) -> Request + Send,
-) -> World {
+) {
     let world = context.world(&[]);
     let lasts = context.lasts();
     let addresses = place.addresses();
     let good = use_it(context, &world, &addresses, lasts);
     let (_, fared) = tokio::join!(spam(&world, rate, lasts, request), good);
-    let case = format!("{what} {rate}/s, {}", place.shown());
-    judge(findings, &case, &fared, most_per_herd);
-    world
+    judge(findings, case, &fared, most_per_herd);
 }
 
 pub(crate) fn judge(findings: &mut Findings, case: &str, fared: &Fared, most_per_herd: usize) {
     findings.nobody_failed(case, "good users", &fared.tally);
     let worst = fared.herds.iter().copied().max().unwrap_or(usize::MAX);
-    findings.at_most(case, "origin requests for a cold herd, worst", worst, most_per_herd);
+    findings.at_most(case, "origin requests for a cold herd", worst, most_per_herd);
 }

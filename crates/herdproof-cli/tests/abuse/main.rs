@@ -113,7 +113,7 @@ async fn run(context: &Context, chosen: &[&'static Attack]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (number, attack) in chosen.iter().enumerate() {
         aside(format_args!("{} of {}: {}", number + 1, chosen.len(), attack.name));
-        checks.extend((attack.run)(context.clone()).await);
+        checks.extend(attack.run(context).await);
     }
     checks
 }

@@ -123,13 +123,6 @@ impl Origin {
     pub(crate) fn peak(&self) -> usize {
         self.state.lock().peak
     }
-
-    /// Counts from nothing again.
-    pub(crate) fn forget(&self) {
-        let mut log = self.state.lock();
-        log.seen.clear();
-        log.peak = log.in_flight;
-    }
 }
 
 /// The most of them within any second.
@@ -234,9 +227,10 @@ async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
                 drop(stay);
                 if !is_head {
                     stream.get_mut().write_all(&body[..sent]).await?;
-                    if sent < length {
-                        return Ok(());
-                    }
+                }
+                let is_last = field(&head, "connection").is_some_and(|value| value.contains("close"));
+                if is_last || sent < length {
+                    return Ok(());
                 }
             }
             Plan::Raw(bytes) => {
@@ -336,6 +330,7 @@ impl Plan {
     /// Decides by the word before the first `-` in the last part of the path, and takes its time.
     async fn new(state: &State, head: &str, target: &str, uploaded: usize) -> Plan {
         if let Some(evil) = field(head, "x-evil") {
+            sleep(PAGE).await;
             return Plan::evil(evil);
         }
         let path = resolve(target.split('?').next().unwrap_or("/"));
@@ -344,12 +339,16 @@ impl Plan {
         let user = field(head, "cookie").unwrap_or("nobody");
         let method = head.split(' ').next().unwrap_or("");
         if !matches!(method, "GET" | "HEAD") {
+            if word == "hold" {
+                sleep(HOLD).await;
+            }
             return Plan::text(200, "", format!("{method} {uploaded}\n"));
         }
         match word {
             "page" => {
                 sleep(PAGE).await;
-                Plan::text(200, "max-age=60", format!("page {target}\n"))
+                let host = field(head, "host").unwrap_or("nowhere");
+                Plan::text(200, "max-age=60", format!("page {host} {target}\n"))
             }
             "brief" => {
                 sleep(PAGE / 3).await;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::Serialize;
 
-use crate::client::Answer;
+use crate::{client::Answer, world::Place};
 
 /// One promise, measured.
 #[derive(Clone, Debug, Serialize)]
@@ -23,12 +23,13 @@ pub(crate) struct Check {
 #[derive(Debug)]
 pub(crate) struct Findings {
     attack: &'static str,
+    place: Place,
     pub(crate) checks: Vec<Check>,
 }
 
 impl Findings {
-    pub(crate) fn new(attack: &'static str) -> Findings {
-        Findings { attack, checks: Vec::new() }
+    pub(crate) fn new(attack: &'static str, place: Place) -> Findings {
+        Findings { attack, place, checks: Vec::new() }
     }
 
     pub(crate) fn check(&mut self, case: &str, what: &str, got: impl ToString, bar: impl ToString, met: bool) {
@@ -51,7 +52,8 @@ impl Findings {
     }
 
     fn add(&mut self, case: &str, what: &str, got: String, bar: String, met: Option<bool>) {
-        self.checks.push(Check { attack: self.attack, case: case.into(), what: what.into(), got, bar, met });
+        let parts: Vec<&str> = [case, self.place.shown()].into_iter().filter(|part| !part.is_empty()).collect();
+        self.checks.push(Check { attack: self.attack, case: parts.join(", "), what: what.into(), got, bar, met });
     }
 }
 
@@ -86,10 +88,6 @@ impl Tally {
 
     pub(crate) fn failed(&self) -> u64 {
         self.failures.values().sum()
-    }
-
-    pub(crate) fn succeeded(&self) -> u64 {
-        self.asked - self.failed()
     }
 
     pub(crate) fn shown(&self) -> String {

@@ -33,11 +33,9 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    pub(crate) const BOTH: [Place; 2] = [Place::Apart, Place::Together];
-
     pub(crate) fn shown(self) -> &'static str {
         match self {
-            Place::Apart => "other addresses",
+            Place::Apart => "",
             Place::Together => "one address",
         }
     }
@@ -69,7 +67,7 @@ impl Context {
 
     /// How long an attack goes on.
     pub(crate) fn lasts(&self) -> Duration {
-        self.pick(Duration::from_secs(6), Duration::from_secs(2))
+        self.pick(Duration::from_secs(6), Duration::from_millis(1500))
     }
 
     /// How large a cold herd is.
@@ -110,7 +108,10 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn start(context: &Context, origin: &str, settings: &str, args: &[&str]) -> Proxy {
         let mut command = Command::new(&context.binary);
-        command.args(["proxy", "--origin", origin, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(args);
+        command.args(["proxy", "--origin", origin, "--admin", "127.0.0.1:0"]).args(args);
+        if !args.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         let settings = (!settings.is_empty()).then(|| write_settings(settings));
         command.args(settings.iter().flat_map(|file| ["--config".into(), file.clone().into_os_string()]));
         command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
