@@ -73,6 +73,7 @@ macro_rules! attack {
 
 pub(crate) const ATTACKS: &[Attack] = &[
     attack!(BOTH failing::poisoned_failure, "a header that the origin chokes on, at everybody's URLs"),
+    attack!(BOTH failing::poisoned_body, "a header that makes the origin break a body off, at the URL of a herd"),
     attack!(BOTH failing::status_429_of_one_client, "50/s that the origin answers with 429"),
     attack!(BOTH failing::fast_503_of_one_feature, "50/s for a feature that answers with a fast 503"),
     attack!(BOTH failing::errors_500_on_an_idle_proxy, "20/s that fail while nobody else is there, then 60 misses at once"),
@@ -99,6 +100,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(APART sharing::cache_deception, "a page of a victim under a path that looks cacheable"),
     attack!(APART sharing::identity_headers, "header fields that name a user to an origin that trusts its proxy"),
     attack!(APART sharing::private_bodies, "a herd of users at pages that are for one user each"),
+    attack!(BOTH sharing::conditions_of_the_first, "ranges and conditions of an attacker who asks first, before a herd"),
     attack!(APART sharing::forged_forwarded_for, "header fields that name another client, host or URL"),
     attack!(APART sharing::hop_by_hop, "Connection: Authorization, and other fields for one hop only"),
     attack!(APART bytes::request_framing, "requests that two parsers could read in two ways"),

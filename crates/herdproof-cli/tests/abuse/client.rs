@@ -1,6 +1,7 @@
 //! Clients on raw sockets, each from an address of its own choice.
 
 use std::{
+    fmt::Write as _,
     io,
     net::{Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
@@ -22,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     method: &'static str,
-    pub(crate) path: String,
+    path: String,
     fields: String,
     body: &'static str,
 }
@@ -37,7 +38,7 @@ impl Request {
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Request {
-        self.fields += &format!("{name}: {value}\r\n");
+        write!(self.fields, "{name}: {value}\r\n").ok();
         self
     }
 

@@ -31,12 +31,19 @@ use world::{Context, Form};
 #[derive(Debug, Default)]
 struct Options {
     names: Vec<String>,
-    full: bool,
+    form: Form,
+    wish: Wish,
     exact: bool,
-    list: bool,
     ignored: bool,
-    json: bool,
     binary: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wish {
+    #[default]
+    Table,
+    Json,
+    List,
 }
 
 impl Options {
@@ -44,11 +51,11 @@ impl Options {
         let mut options = Options::default();
         while let Some(argument) = arguments.next() {
             match &*argument {
-                "--full" => options.full = true,
+                "--full" => options.form = Form::Full,
                 "--exact" => options.exact = true,
-                "--list" => options.list = true,
+                "--list" => options.wish = Wish::List,
                 "--ignored" => options.ignored = true,
-                "--json" => options.json = true,
+                "--json" => options.wish = Wish::Json,
                 "--binary" => options.binary = Some(arguments.next().ok_or("--binary needs a path")?.into()),
                 // Of test runners; there is one form of listing, and nothing is captured.
                 "--format" => drop(arguments.next()),
@@ -61,15 +68,21 @@ impl Options {
         Ok(options)
     }
 
+    fn is_full(&self) -> bool {
+        self.form == Form::Full
+    }
+
     /// In full a name is one of the list; a test runner may give a part of one.
     fn chosen(&self) -> Result<Vec<&'static Attack>, String> {
-        let is_exact = self.exact || self.full;
-        let matches = |attack: &Attack, name: &str| if is_exact { attack.name == name } else { attack.name.contains(name) };
-        if let Some(name) = self.names.iter().find(|name| self.full && !ATTACKS.iter().any(|attack| attack.name == **name)) {
+        let is_exact = self.exact || self.is_full();
+        let matches =
+            |attack: &Attack, name: &str| if is_exact { attack.name == name } else { attack.name.contains(name) };
+        if let Some(name) =
+            self.names.iter().find(|name| self.is_full() && !ATTACKS.iter().any(|attack| attack.name == **name))
+        {
             return Err(format!("there is no attack {name}; `cargo xtask abuse --list` shows them"));
         }
-        let is_chosen =
-            |attack: &&Attack| self.names.is_empty() || self.names.iter().any(|name| matches(attack, name));
+        let is_chosen = |attack: &&Attack| self.names.is_empty() || self.names.iter().any(|name| matches(attack, name));
         // No attack is one that runners should leave out.
         Ok(ATTACKS.iter().filter(|_| !self.ignored).filter(is_chosen).collect())
     }
@@ -84,15 +97,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if options.list {
+    if options.wish == Wish::List {
         let width = chosen.iter().map(|attack| attack.name.len()).max().unwrap_or(0);
         for Attack { name, what, .. } in chosen {
-            say(if options.full { format!("{name:<width$}  {what}") } else { format!("{name}: test") });
+            say(if options.is_full() { format!("{name:<width$}  {what}") } else { format!("{name}: test") });
         }
         return ExitCode::SUCCESS;
     }
     let binary = options.binary.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_herdproof").into());
-    let context = Context { form: if options.full { Form::Full } else { Form::Short }, binary };
+    let context = Context { form: options.form, binary };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be made");
     let ended = runtime.block_on(async {
         tokio::select! {
@@ -106,7 +119,7 @@ fn main() -> ExitCode {
         aside("stopped");
         return ExitCode::FAILURE;
     };
-    show(&checks, options.json)
+    show(&checks, options.wish)
 }
 
 async fn run(context: &Context, chosen: &[&'static Attack]) -> Vec<Check> {
@@ -118,9 +131,9 @@ async fn run(context: &Context, chosen: &[&'static Attack]) -> Vec<Check> {
     checks
 }
 
-fn show(checks: &[Check], json: bool) -> ExitCode {
+fn show(checks: &[Check], wish: Wish) -> ExitCode {
     let missed = checks.iter().filter(|check| check.met == Some(false)).count();
-    if json {
+    if wish == Wish::Json {
         say(serde_json::to_string(checks).expect("strings can be written"));
     } else {
         write!(io::stdout(), "{}", table(checks)).ok();

@@ -347,6 +347,9 @@ impl Plan {
         match word {
             "page" => {
                 sleep(PAGE).await;
+                if let Some(status) = condition(head) {
+                    return Plan::text(status, "max-age=60", String::new());
+                }
                 let host = field(head, "host").unwrap_or("nowhere");
                 Plan::text(200, "max-age=60", format!("page {host} {target}\n"))
             }
@@ -435,6 +438,18 @@ impl Plan {
             _ => b"HTTP/1.1 200 OK\r\nx: a\0b\r\ncontent-length: 8\r\n\r\nsmuggled",
         })
     }
+}
+
+/// How a condition of the request is met, by a service that takes every one at its word.
+fn condition(head: &str) -> Option<u16> {
+    let has = |name: &str| field(head, name).is_some();
+    if has("if-match") || has("if-unmodified-since") {
+        return Some(412);
+    }
+    if has("if-none-match") || has("if-modified-since") {
+        return Some(304);
+    }
+    has("range").then_some(206)
 }
 
 /// The values of all header fields that tests send as secrets.

@@ -27,6 +27,7 @@ pub(crate) struct Findings {
     pub(crate) checks: Vec<Check>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "texts and numbers alike, at a hundred places")]
 impl Findings {
     pub(crate) fn new(attack: &'static str, place: Place) -> Findings {
         Findings { attack, place, checks: Vec::new() }
@@ -100,34 +101,31 @@ impl Tally {
     }
 }
 
+/// Longer cells push the rest of their line to the right instead of everybody's.
+const WIDEST: usize = 46;
+
 /// For people: one line for each promise.
 pub(crate) fn table(checks: &[Check]) -> String {
-    let rows: Vec<[&str; 6]> = checks
-        .iter()
-        .map(|check| {
-            let met = match check.met {
-                Some(true) => "met",
-                Some(false) => "MISSED",
-                None => "",
-            };
-            [check.attack, &check.case, &check.what, &check.got, &check.bar, met]
-        })
-        .collect();
-    let head = ["attack", "case", "what", "got", "bar", ""];
-    let width = |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let row = |check: &Check| {
+        let met = match check.met {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "",
+        };
+        [met, &check.case, &check.what, &check.bar, &check.got].map(str::to_owned)
+    };
+    let rows: Vec<_> = checks.iter().map(row).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(WIDEST);
+    let widths = [0, 1, 2, 3, 4].map(width);
     let mut text = String::new();
-    let mut last = "";
-    for (number, row) in [head].iter().chain(&rows).enumerate() {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            // The name stands once for all of its lines.
-            let cell = if column == 0 && number > 0 && *cell == last { "" } else { cell };
-            write!(line, "{cell:<width$}  ", width = widths[column]).ok();
+    let mut attack = "";
+    for (check, row) in checks.iter().zip(&rows) {
+        if check.attack != attack {
+            attack = check.attack;
+            writeln!(text, "{attack}").ok();
         }
-        last = row[0];
-        text += line.trim_end();
-        text.push('\n');
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        writeln!(text, "  {}", cells.join("  ").trim_end()).ok();
     }
     text
 }

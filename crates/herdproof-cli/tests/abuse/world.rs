@@ -15,11 +15,12 @@ use crate::origin::Origin;
 pub(crate) const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
 /// How long attacks last, and how many take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
     /// As the guide promises; times are judged.
     Full,
     /// A second or two each, for any build on any machine; only counts are judged.
+    #[default]
     Short,
 }
 
@@ -122,9 +123,8 @@ impl Proxy {
         let (mut at, mut admin) = (None, None);
         while at.is_none() || admin.is_none() {
             let mut line = String::new();
-            if says.read_line(&mut line).unwrap_or(0) == 0 {
-                panic!("the proxy did not start: {said}{line}");
-            }
+            let length = says.read_line(&mut line).unwrap_or(0);
+            assert!(length > 0, "the proxy did not start: {said}");
             let address = |word: Option<&str>| word?.strip_prefix("http://")?.parse().ok();
             let mut words = line.split_whitespace();
             match at {

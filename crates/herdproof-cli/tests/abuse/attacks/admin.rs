@@ -10,19 +10,29 @@ pub(crate) async fn admin_dns_rebinding(context: &Context, place: Place, finding
     let world = context.world(&[]);
     let (from, to) = (place.addresses()[0], world.proxy.admin);
     let port = to.port();
-    let get = |host: &str, more: &str| format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
-    for host in ["evil.example".to_owned(), format!("evil.example:{port}"), "127.0.0.1.evil.example".into(), String::new()] {
+    let get =
+        |host: &str, more: &str| format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
+    for host in
+        ["evil.example".to_owned(), format!("evil.example:{port}"), "127.0.0.1.evil.example".into(), String::new()]
+    {
         let answer = raw(from, to, get(&host, "").as_bytes()).await;
         findings.check(&format!("Host: {host}"), "answer", answer.shown(), "a refusal", !answer.is_ok());
     }
     let local = format!("127.0.0.1:{port}");
-    for field in ["sec-fetch-site: cross-site\r\n", "sec-fetch-site: same-site\r\n", "origin: http://evil.example\r\n"] {
+    for field in ["sec-fetch-site: cross-site\r\n", "sec-fetch-site: same-site\r\n", "origin: http://evil.example\r\n"]
+    {
         let answer = raw(from, to, get(&local, field).as_bytes()).await;
         findings.check(field.trim_end(), "answer", answer.shown(), "a refusal", !answer.is_ok());
     }
     for host in [local, format!("localhost:{port}")] {
         let answer = raw(from, to, get(&host, "").as_bytes()).await;
-        findings.check(&format!("Host: {}", host.replace(&port.to_string(), "PORT")), "answer", answer.shown(), "200", answer.is_ok());
+        findings.check(
+            &format!("Host: {}", host.replace(&port.to_string(), "PORT")),
+            "answer",
+            answer.shown(),
+            "200",
+            answer.is_ok(),
+        );
     }
 }
 

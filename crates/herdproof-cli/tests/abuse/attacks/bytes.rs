@@ -30,15 +30,21 @@ async fn send_all(world: &World, cases: Vec<(&'static str, Vec<u8>)>) -> Vec<(&'
 
 pub(crate) async fn request_framing(context: &Context, place: Place, findings: &mut Findings) {
     let world = context.world(&[]);
-    let post = |fields: &str, body: &str| {
-        format!("POST /x HTTP/1.1\r\nhost: shop.example\r\n{fields}\r\n{body}").into_bytes()
-    };
+    let post =
+        |fields: &str, body: &str| format!("POST /x HTTP/1.1\r\nhost: shop.example\r\n{fields}\r\n{body}").into_bytes();
     let get = |line: &str, fields: &str| format!("{line}\r\nhost: shop.example\r\n{fields}\r\n").into_bytes();
     let chunked = "transfer-encoding: chunked\r\n";
     let hidden = format!("0\r\n\r\n{SMUGGLED}");
-    let cases = vec![
+    // These may be answered as chunked too, if nothing after them is (RFC 9112, 6.3).
+    let both = vec![
         ("length and chunked", post(&format!("content-length: 6\r\n{chunked}"), &hidden)),
         ("chunked and length", post(&format!("{chunked}content-length: 6\r\n"), &hidden)),
+    ];
+    for (name, answer) in send_all(&world, both).await {
+        let answers = answer.text().matches("HTTP/1.1 ").count() + usize::from(!answer.head.is_empty());
+        findings.at_most(name, "answers on the connection", answers, 1);
+    }
+    let cases = vec![
         ("two lengths", post("content-length: 0\r\ncontent-length: 50\r\n", SMUGGLED)),
         ("a list of lengths", post("content-length: 0, 50\r\n", SMUGGLED)),
         ("length +0", post("content-length: +0\r\n", SMUGGLED)),
@@ -51,8 +57,11 @@ pub(crate) async fn request_framing(context: &Context, place: Place, findings: &
         ("chunked, identity", post("transfer-encoding: chunked, identity\r\n", &hidden)),
         ("chunked twice", post("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", &hidden)),
         ("folded transfer-encoding", post("transfer-encoding:\r\n chunked\r\n", &hidden)),
-        ("HTTP/1.0 with chunked", b"POST /x HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".to_vec()),
-        ("bare LF", b"GET /smuggled HTTP/1.1\nhost: shop.example\nconnection: close\n\n".to_vec()),
+        (
+            "HTTP/1.0 with chunked",
+            b"POST /x HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".to_vec(),
+        ),
+        ("bare LF", b"GET /x HTTP/1.1\nhost: shop.example\nconnection: close\n\n".to_vec()),
         ("LF in a field", get("GET /x HTTP/1.1", "x: a\nGET /smuggled HTTP/1.1\r\nconnection: close\r\n")),
         ("CR in a field", get("GET /x HTTP/1.1", "x: a\rb\r\nconnection: close\r\n")),
         ("NUL in a field", get("GET /x HTTP/1.1", "x: a\0b\r\nconnection: close\r\n")),
@@ -100,7 +109,13 @@ pub(crate) async fn request_targets(context: &Context, place: Place, findings: &
         raw(ATTACKER, to, format!("{head}connection: close\r\n\r\n").as_bytes()).await;
         let good = ask(from[0], to, &Request::get("/shop/page-abs")).await;
         let got = good.text();
-        findings.check(case, "a good user gets", got.trim_end(), "page shop.example ...", got.starts_with("page shop.example "));
+        findings.check(
+            case,
+            "a good user gets",
+            got.trim_end(),
+            "page shop.example ...",
+            got.starts_with("page shop.example "),
+        );
     }
     // Refused, or the origin gets exactly what the key was made of.
     let targets = [
@@ -123,7 +138,8 @@ pub(crate) async fn request_targets(context: &Context, place: Place, findings: &
     for target in targets {
         let before = world.origin.seen(|_| true).len();
         let answer = raw(ATTACKER, to, &Request::get(target).bytes()).await;
-        let arrived: Vec<String> = world.origin.seen(|_| true).split_off(before).into_iter().map(|seen| seen.path).collect();
+        let arrived: Vec<String> =
+            world.origin.seen(|_| true).split_off(before).into_iter().map(|seen| seen.path).collect();
         if !is_refused(&answer) && arrived != [target] {
             wrong.push(format!("{target} as {}", arrived.join(" ")));
         }
@@ -162,7 +178,8 @@ pub(crate) async fn fat_get(context: &Context, place: Place, findings: &mut Find
 pub(crate) async fn bad_chunk(context: &Context, place: Place, findings: &mut Findings) {
     let world = context.world(&[]);
     let (addresses, to) = (place.addresses(), world.proxy.at);
-    let bytes = b"POST /upload/sink HTTP/1.1\r\nhost: shop.example\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n";
+    let bytes =
+        b"POST /upload/sink HTTP/1.1\r\nhost: shop.example\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n";
     let attack = paced(50.0, context.lasts(), |_| raw(ATTACKER, to, bytes));
     let (answers, fared) = tokio::join!(attack, use_it(context, &world, &addresses, context.lasts()));
     judge(findings, "", &fared, 1);
@@ -201,7 +218,8 @@ pub(crate) async fn error_pages_echo(context: &Context, place: Place, findings: 
 
 pub(crate) async fn request_loop(context: &Context, place: Place, findings: &mut Findings) {
     // A port that was free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are free ports");
+    let free =
+        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are free ports");
     let proxy = Proxy::start(context, &format!("http://{free}"), "", &["--listen", &free.to_string()]);
     let answer = ask(place.addresses()[0], proxy.at, &Request::get("/shop/page-1")).await;
     let is_met = answer.status.is_ok_and(|status| status >= 400);

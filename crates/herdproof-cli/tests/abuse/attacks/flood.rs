@@ -111,7 +111,7 @@ pub(crate) async fn range_abuse(context: &Context, place: Place, findings: &mut 
         findings.at_most(case, "bytes for a body of 4 MB", answer.body.len(), LARGE + 1024);
     }
     let abuse = |number: usize| {
-        let ranges = if number % 2 == 0 { &ranges } else { &tiny };
+        let ranges = if number.is_multiple_of(2) { &ranges } else { &tiny };
         Request::get("/shop/page-home").with("range", &format!("bytes={ranges}"))
     };
     beside(findings, context, place, ("", 50.0), 1, abuse).await;
@@ -119,23 +119,24 @@ pub(crate) async fn range_abuse(context: &Context, place: Place, findings: &mut 
 
 pub(crate) async fn shedding_origin(context: &Context, _: Place, findings: &mut Findings) {
     let capacity = 10;
-    let lasts = context.pick(Duration::from_secs(9), Duration::from_millis(1500));
-    let bears = rate_of_capacity(capacity, context.pick(Duration::from_secs(3), Duration::from_millis(500))).await;
+    let learning = context.pick(Duration::from_secs(3), Duration::from_millis(500));
+    let judged = 2 * learning;
+    let bears = rate_of_capacity(capacity, learning).await;
     for clients in [2, 200] {
         let world = context.world(&[]);
         world.origin.bears(capacity);
         let from: Vec<Ipv4Addr> = Place::Apart.addresses().into_iter().take(clients).collect();
         let to = world.proxy.at;
         let begin = Instant::now();
-        let answers = paced(2.0 * bears, lasts, |number| {
+        let answers = paced(2.0 * bears, learning + judged, |number| {
             let from = from[number % from.len()];
             async move { ask(from, to, &Request::get(format!("/work/shed-{number}"))).await }
         })
         .await;
         // What it does at first, before it knows the origin, is not what it comes to.
-        let window = begin + lasts / 3..begin + lasts;
+        let window = begin + learning..begin + learning + judged;
         let good = answers.iter().filter(|answer| answer.is_ok() && window.contains(&answer.at)).count();
-        let share = good as f64 / (bears * (lasts - lasts / 3).as_secs_f64());
+        let share = good as f64 / (bears * judged.as_secs_f64());
         let (case, what) = (format!("{clients} client addresses"), "goodput, as a share of the capacity");
         if context.is_full() {
             findings.check(&case, what, format!("{share:.2}"), "at least 0.9", share >= 0.9);
@@ -155,9 +156,7 @@ async fn rate_of_capacity(capacity: usize, lasts: Duration) -> f64 {
         workers.spawn(async move {
             let mut done = 0;
             while begin.elapsed() < lasts {
-                let mut request = Request::get("/work/shed-0");
-                request.path += "?direct";
-                done += u32::from(ask(ATTACKER, to, &request).await.is_ok());
+                done += u32::from(ask(ATTACKER, to, &Request::get("/work/shed-0")).await.is_ok());
             }
             done
         });

@@ -50,7 +50,7 @@ pub(crate) async fn slow_recovery(context: &Context, _: Place, findings: &mut Fi
 }
 
 async fn come_back(context: &Context, proxies: usize) -> Return {
-    let (before, away, after) = context.pick((1, 10, 10), (1, 2, 6));
+    let (before, away, after) = context.pick((1, 10, 6), (1, 2, 6));
     let seconds = |seconds: u32| Duration::from_secs(u64::from(seconds));
     let origin = Arc::new(Origin::start());
     let proxies: Vec<Proxy> =

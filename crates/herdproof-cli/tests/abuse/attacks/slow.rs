@@ -74,7 +74,11 @@ pub(crate) async fn slow_readers_shared(context: &Context, place: Place, finding
 pub(crate) async fn slow_readers_private(context: &Context, place: Place, findings: &mut Findings) {
     let world = context.configured(SETTINGS, &["--limit", "64"]);
     let fared = beside_readers(context, &world, place, "mine").await;
-    judge(findings, "", &fared, 1);
+    match place {
+        Place::Apart => judge(findings, "", &fared, 1),
+        // One address has to share what one address may hold.
+        Place::Together => findings.note("", "good users", fared.tally.shown()),
+    }
     memory(findings, &world);
 }
 

@@ -63,7 +63,9 @@ pub(crate) async fn method_spam_invalidates(context: &Context, place: Place, fin
     let (_, fared) = tokio::join!(spam(&world, 50.0, context.lasts(), request), good);
     judge(findings, "all of them", &fared, 1);
     findings.note("all of them", "origin requests for the hot page", world.origin.count(gets));
-    findings.nobody_failed("all of them", "good users, once more", &Tally::of(&[
-        ask(addresses[0], world.proxy.at, &Request::get(HOT)).await,
-    ]));
+    findings.nobody_failed(
+        "all of them",
+        "good users, once more",
+        &Tally::of(&[ask(addresses[0], world.proxy.at, &Request::get(HOT)).await]),
+    );
 }
