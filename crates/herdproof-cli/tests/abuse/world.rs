@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::origin::Origin;
+use crate::{client::raw, origin::Origin};
 
 /// Where the attacker is.
 pub(crate) const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
@@ -137,6 +137,14 @@ impl Proxy {
         std::thread::spawn(move || says.read_to_end(&mut Vec::new()));
         let (Some(at), Some(admin)) = (at, admin) else { unreachable!("the loop ends with both") };
         Proxy { child, at, admin, settings }
+    }
+
+    /// A number of its page of metrics.
+    pub(crate) async fn metric(&self, name: &str) -> Option<u64> {
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
+        let page = raw(Ipv4Addr::LOCALHOST, self.admin, request.as_bytes()).await.text();
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+        page.lines().find_map(value)
     }
 
     /// The most memory that it has had, in bytes; where the system tells.

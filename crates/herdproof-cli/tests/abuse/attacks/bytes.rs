@@ -224,10 +224,6 @@ pub(crate) async fn request_loop(context: &Context, place: Place, findings: &mut
     let answer = ask(place.addresses()[0], proxy.at, &Request::get("/shop/page-1")).await;
     let is_met = answer.status.is_ok_and(|status| status >= 400);
     findings.check("", "answer", answer.shown(), "an error", is_met);
-    let metrics = Request::get("/metrics").bytes();
-    let metrics = String::from_utf8_lossy(&metrics).replace("shop.example", &proxy.admin.to_string());
-    let metrics = raw(place.addresses()[0], proxy.admin, metrics.as_bytes()).await.text();
-    let accepted = metrics.lines().find_map(|line| line.strip_prefix("herdproof_connections_total "));
-    let accepted = accepted.and_then(|count| count.parse::<u64>().ok());
+    let accepted = proxy.metric("herdproof_connections_total").await;
     findings.at_most("", "connections that one request made", accepted.unwrap_or(u64::MAX), 10);
 }

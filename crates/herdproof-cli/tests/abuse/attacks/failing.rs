@@ -61,7 +61,9 @@ pub(crate) async fn errors_500_on_an_idle_proxy(context: &Context, place: Place,
     let world = context.world(&[]);
     let lasts = context.pick(Duration::from_secs(10), Duration::from_secs(3));
     spam(&world, 20.0, lasts, |number| Request::get(format!("/bug/fails-{number}"))).await;
-    let misses = |number| Request::get(format!("/shop/page-{number}"));
+    let limit = world.proxy.metric("herdproof_origin_limit").await.unwrap_or(0);
+    findings.check("", "limit afterwards, of 256", limit, "at least 128", limit >= 128);
+    let misses = |number| Request::get(format!("/reports/hold-{number}"));
     let answers = herd(&place.addresses(), world.proxy.at, 60, misses).await;
     findings.nobody_failed("", "60 misses afterwards", &Tally::of(&answers));
 }
