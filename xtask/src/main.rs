@@ -3,6 +3,7 @@
 //! Each chore is a module of the same name. A chore decides in plain functions over text and acts in a thin shell, so
 //! the deciding part is tested without a repository around it.
 
+mod abuse;
 mod bench;
 mod failure;
 mod manifest;
@@ -28,7 +29,7 @@ struct Command {
     run: fn(&Workspace, &[String]) -> Result<(), Failure>,
 }
 
-const COMMANDS: [Command; 4] = [
+const COMMANDS: [Command; 5] = [
     Command {
         name: "test",
         arguments: "[--skip STEP]...",
@@ -46,6 +47,12 @@ const COMMANDS: [Command; 4] = [
         arguments: "[NAME [--json] [ARGS]...]",
         what: "one measurement against the peers; without NAME, the list",
         run: bench::run,
+    },
+    Command {
+        name: "abuse",
+        arguments: "[NAME]... [--list] [--json]",
+        what: "attacks the proxy beside good users and judges what they see; with --binary PATH, another build of it",
+        run: abuse::run,
     },
     Command {
         name: "mutants",
