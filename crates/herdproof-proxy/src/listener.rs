@@ -334,7 +334,7 @@ where
         // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
         stream.set_nodelay(true).ok();
         let connection = &place.connection;
-        let socket = Socket::new(stream, Arc::clone(connection), self.lane.clone());
+        let socket = Socket::new(&self.env, stream, Arc::clone(connection), self.lane.clone());
         let service = Service::new(Arc::clone(connection), self.serve.clone());
         let http = self.http.serve_connection(TokioIo::new(socket), service);
         self.env.spawn(Driven { http, place, waker: None, leaving: false }).detach();

@@ -231,6 +231,11 @@ impl Origin {
         self.0.counts.last_error.lock().clone()
     }
 
+    /// How many requests there may be at a time, at present.
+    pub(crate) fn limit(&self) -> u32 {
+        self.0.stack.queue.seats()
+    }
+
     /// How things are.
     pub fn stats(&self) -> OriginStats {
         let Inner { stack, pool, counts, .. } = &*self.0;

@@ -19,6 +19,7 @@ mod record;
 #[cfg(test)]
 #[cfg(not(herdproof_shuttle))]
 mod tests;
+mod upload;
 mod visit;
 
 use std::{cmp::Reverse, convert::Infallible, error::Error, fmt, mem, sync::Arc, time::Duration};
@@ -32,6 +33,7 @@ use herdproof::{
     shed::Appointments,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use upload::Uploads;
 use visit::{Choice, Served, Visit};
 
 use crate::{
@@ -75,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) private: Private,
     pub(crate) learned: Routes<MapHasher>,
     pub(crate) afloat: Arc<Afloat>,
+    uploads: Uploads,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -104,6 +107,7 @@ impl Proxy {
             .weighed(FAILURES_WEIGH, FAILURES, |key: &Key, _| key.weight() as u64 + 256)
             .policy(Policy::strict(Duration::from_secs(1)))
             .build();
+        let uploads = Uploads::new(env, &origin, settings.uploads.buffer);
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
             routes: routes(&settings),
@@ -114,6 +118,7 @@ impl Proxy {
             private: Private::new(),
             learned: Routes::new(env.hasher("proxy/routes")),
             afloat: Afloat::new(settings.in_flight),
+            uploads,
             max_object,
             keyer: Keyer::new(rng.bits()),
             name: format!("herdproof-{:016x}", rng.bits()),

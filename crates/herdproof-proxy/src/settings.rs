@@ -75,6 +75,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// How clients are dealt with.
     pub clients: ClientSettings,
+    /// How the bodies of requests are dealt with.
+    pub uploads: UploadSettings,
     /// What is written down of requests.
     pub log: LogSettings,
     /// How long a stop waits for what is under way.
@@ -132,6 +134,14 @@ pub struct ClientSettings {
     /// Whether a client that has closed its side still wants its answer. Otherwise it has left, and what is done for it alone
     /// is given up.
     pub half_close: bool,
+}
+
+/// How the bodies of requests are dealt with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadSettings {
+    /// Bytes of memory for small bodies, which are read before their requests take a seat at the origin. Beyond half of it, one
+    /// client has an eighth at most.
+    pub buffer: u64,
 }
 
 /// What is written down of requests.
@@ -198,6 +208,7 @@ impl Default for Settings {
             rules: Rules::default(),
             routes: Vec::new(),
             clients: ClientSettings::default(),
+            uploads: UploadSettings::default(),
             log: LogSettings::default(),
             drain: secs(30),
             warm_up: secs(10),
@@ -236,6 +247,12 @@ impl Default for ClientSettings {
             max_head: 32 << 10,
             half_close: false,
         }
+    }
+}
+
+impl Default for UploadSettings {
+    fn default() -> UploadSettings {
+        UploadSettings { buffer: 16 << 20 }
     }
 }
 

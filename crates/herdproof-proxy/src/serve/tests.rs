@@ -13,4 +13,5 @@ mod parts;
 mod requests;
 mod sharing;
 mod stale;
+mod uploads;
 mod world;
