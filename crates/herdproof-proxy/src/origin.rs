@@ -352,8 +352,9 @@ impl Inner {
             Err(failed) => stack::of_error(&failed.error, lease.reused),
         };
         let is_there = outcome.as_ref().is_ok_and(|response| stack::is_there(response.status()));
+        let from = lease.asked_at(ask.at);
         if let Some(place) = lease.place() {
-            self.learn(pass, place, &verdict, is_there, ask.at);
+            self.learn(pass, place, &verdict, is_there, from);
         }
         let response = outcome?;
         self.counts.answers.fetch_add(1, Relaxed);

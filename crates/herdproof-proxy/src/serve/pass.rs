@@ -6,7 +6,7 @@ use http_body::Body as _;
 
 use super::{
     Core, Served, Visit,
-    upload::{Carried, Refused},
+    upload::{Carried, Refused, may_pause},
 };
 use crate::{
     access::Outcome,
@@ -54,8 +54,9 @@ impl Core {
             return self.pass(visit, why).await;
         }
         let deadline = visit.arrived + self.settings.wait;
-        let (who, headers) = (visit.who.key(), &visit.parts.headers);
-        let body = match self.uploads.receive(visit.client, who, headers, body, deadline).await {
+        let headers = &visit.parts.headers;
+        let body = if may_pause(headers) { visit.client.pausing_upload(body) } else { visit.client.upload(body) };
+        let body = match self.uploads.receive(visit.who.key(), headers, body, deadline).await {
             Ok(body) => body,
             Err(refused) => return self.not_uploaded(refused),
         };

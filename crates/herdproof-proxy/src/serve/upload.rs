@@ -17,6 +17,9 @@
 mod memory;
 mod rate;
 mod seats;
+#[cfg(test)]
+#[cfg(not(herdproof_shuttle))]
+mod tests;
 
 use std::{
     collections::VecDeque,
@@ -48,7 +51,7 @@ use self::{
     rate::Meter,
     seats::{Asked, Seats, seats_of},
 };
-use crate::{listener::Client, origin::Origin};
+use crate::origin::Origin;
 
 /// A body of so many bytes is read before a seat is taken.
 const SMALL: usize = 64 << 10;
@@ -127,7 +130,6 @@ impl Uploads {
     /// Takes a client's body: all of it, if it is small, else the right to stream it, before this deadline.
     pub(super) async fn receive<B>(
         &self,
-        client: &Client,
         who: u64,
         headers: &HeaderMap,
         body: B,
@@ -137,13 +139,12 @@ impl Uploads {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Cause>,
     {
-        let pauses = is_grpc(headers);
+        let pauses = may_pause(headers);
         let expects = expects_continue(headers);
         let size = body.size_hint();
         // Of unknown length, and not to be sent before we say so: we would have to say so to find out how long it is.
         let is_small = !pauses && size.exact().map_or(!expects, |length| length <= SMALL as u64);
-        let watched = if pauses { client.pausing_upload(body) } else { client.upload(body) };
-        let mut body = watched.map_err(Into::into).boxed_unsync();
+        let mut body = body.map_err(Into::into).boxed_unsync();
         let mut first = VecDeque::new();
         if is_small {
             match self.buffer(who, &mut body, size.exact()).await? {
@@ -219,7 +220,8 @@ fn say(waiters: impl IntoIterator<Item = oneshot::Sender<Turn>>, turn: Turn) {
     }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+/// Whether a body may come in pieces with long pauses between them: that of a gRPC call, which lasts as long as the call.
+pub(super) fn may_pause(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
     kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/grpc"))
 }

@@ -3,6 +3,8 @@
 //! An upload that sends its beginning and then nothing holds what it holds for as long as a test takes: nothing here waits for time
 //! to pass, but for the windows after which such an upload is ended, where that is what is tested.
 
+use std::time::Duration;
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -138,16 +140,29 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     run_with(
         |settings| {
             settings.origin.limit = 4;
-            settings.wait = std::time::Duration::from_millis(50);
+            settings.wait = Duration::from_millis(300);
         },
         page,
         async |world| {
-            let _first = stuck(world, "/up", &format!("content-length: {LARGE}\r\n"), "x").await;
+            let headers = format!("content-length: {LARGE}\r\n");
+            let _first = stuck(world, "/up", &headers, "x").await;
             world.until(|| world.proxy.0.uploads.stats().held == 1).await;
-            // It sends on until it sees the answer, as most clients do.
-            let stream = stuck(world, "/up", &format!("content-length: {LARGE}\r\n"), "").await;
+            let stream = stuck(world, "/up", &headers, "").await;
             let told = send_until_answered(world, stream).await;
             assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("connection: close"), "{told}");
+            // Who sends a little more before it looks at the answer is not reset meanwhile. The proxy is patient for a second, and
+            // this machine may be slower than that at times.
+            let mut patient = false;
+            for _ in 0..5 {
+                let mut stream = stuck(world, "/up", &headers, "x").await;
+                stream.read_to_end(&mut Vec::new()).await.unwrap();
+                let mut sent = Ok(());
+                for _ in 0..8 {
+                    sent = sent.and(stream.write_all(&[b'x'; 4 << 10]).await);
+                }
+                patient |= sent.is_ok();
+            }
+            assert!(patient, "the answer is lost to a reset");
         },
     );
 }
@@ -217,5 +232,17 @@ fn a_malformed_body_is_the_clients_fault() {
         }
         assert_eq!(world.proxy.0.origin.stats().faults, 0);
         all_are_answered(world, 1).await;
+    });
+}
+
+#[test]
+fn an_upload_that_stops_is_told_so_and_its_seat_is_free() {
+    run(page, async |world| {
+        let mut stream = stuck(world, "/up", &format!("content-length: {LARGE}\r\n"), "x").await;
+        let told = read_answer(&mut stream).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 408 ") && told.contains("connection: close"), "{told}");
+        world.settled().await;
+        let (stats, origin) = (world.proxy.0.uploads.stats(), world.proxy.0.origin.stats());
+        assert_eq!((stats.held, stats.slow, origin.faults), (0, 1, 0));
     });
 }
