@@ -360,7 +360,8 @@ pub(super) struct Streamed {
     seat: Option<Seat>,
     meter: Meter,
     pauses: bool,
-    /// There while the client is waited for.
+    /// There from the first wait for the client on. Bytes that come do not put it off: else who sends one now and then is never
+    /// looked at.
     look: Option<Sleep>,
     /// When its last bytes came.
     heard: Option<Tick>,
@@ -471,7 +472,7 @@ impl Body for Streamed {
             }
             Poll::Ready(Some(Ok(frame))) => {
                 this.meter.came(frame.data_ref().map_or(0, Bytes::len), now);
-                (this.heard, this.look) = (Some(now), None);
+                this.heard = Some(now);
                 if this.body.is_end_stream() {
                     this.end(OVER);
                 }

@@ -66,7 +66,7 @@ fn slow_large_uploads_hold_upload_seats_only_and_one_client_half_of_these() {
             for _ in 0..300 {
                 uploads.push(stuck(world, "/up", &format!("content-length: {LARGE}\r\n"), "x").await);
             }
-            world.until(|| world.proxy.0.uploads.stats().waiting == 299).await;
+            world.until(|| world.proxy.0.uploads.stats().waiting >= 250).await;
             all_are_answered(world, 50).await;
             let stats = world.proxy.0.uploads.stats();
             assert!(stats.held <= 1 && world.proxy.0.origin.stats().in_flight <= 1, "{stats:?}");
