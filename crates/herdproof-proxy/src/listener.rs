@@ -367,14 +367,14 @@ where
         stream.set_nodelay(true).ok();
         let (lane, serve) = (self.lane.clone(), self.serve.clone());
         if trusted && self.proxy_protocol {
-            let http = self.http.clone();
+            let (env, http) = (self.env.clone(), self.http.clone());
             self.env.spawn(async move {
                 if let Some((stream, place)) = introduced(stream, place).await {
-                    Driven::new(&http, stream, place, lane, serve).await;
+                    Driven::new(&env, &http, stream, place, lane, serve).await;
                 }
             })
         } else {
-            self.env.spawn(Driven::new(&self.http, stream, place, lane, serve))
+            self.env.spawn(Driven::new(&self.env, &self.http, stream, place, lane, serve))
         }
         .detach();
     }
@@ -418,9 +418,16 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    fn new(http: &http1::Builder, stream: TcpStream, place: Place, lane: Option<Arc<dyn Lane>>, serve: S) -> Self {
+    fn new(
+        env: &Env,
+        http: &http1::Builder,
+        stream: TcpStream,
+        place: Place,
+        lane: Option<Arc<dyn Lane>>,
+        serve: S,
+    ) -> Self {
         let connection = &place.connection;
-        let socket = Socket::new(stream, Arc::clone(connection), lane);
+        let socket = Socket::new(env, stream, Arc::clone(connection), lane);
         let service = Service::new(Arc::clone(connection), serve);
         Driven { http: http.serve_connection(TokioIo::new(socket), service), place, waker: None, leaving: false }
     }

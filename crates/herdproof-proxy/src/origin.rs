@@ -261,6 +261,11 @@ impl Origin {
         self.0.counts.last_error.lock().clone()
     }
 
+    /// How many requests there may be at a time, at present.
+    pub(crate) fn limit(&self) -> u32 {
+        self.0.stack.queue.seats()
+    }
+
     /// How things are.
     pub fn stats(&self) -> OriginStats {
         let Inner { stack, pool, counts, .. } = &*self.0;
@@ -397,6 +402,7 @@ impl Inner {
             Ok(response) => Lesson::of_answer(response.status(), response.headers(), &self.env),
             Err(failed) => Lesson::of_error(&failed.error, lease.reused),
         };
+        let from = lease.asked_at(from);
         if let Some(place) = lease.place() {
             self.learn(pass, place, &lesson, of, from);
         }

@@ -19,6 +19,7 @@ mod record;
 #[cfg(test)]
 #[cfg(not(herdproof_shuttle))]
 mod tests;
+mod upload;
 mod visit;
 
 use std::{convert::Infallible, error::Error, fmt, mem, net::SocketAddr, sync::Arc};
@@ -31,6 +32,7 @@ use herdproof::{
     shed::Appointments,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use upload::Uploads;
 use visit::{Choice, Served, Visit};
 
 use crate::{
@@ -76,6 +78,7 @@ pub(crate) struct Core {
     pub(crate) learned: Routes<MapHasher>,
     widening: Widening,
     pub(crate) memory: Arc<BodyMemory>,
+    uploads: Uploads,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -110,6 +113,7 @@ impl Proxy {
         let max_object = settings.max_object.min(settings.memory / 16);
         let abandon = Abandon::Finish { within: settings.origin.head_timeout };
         let flights = Group::builder(env).abandon(abandon).max_followers(settings.max_followers).build();
+        let uploads = Uploads::new(env, &origin, settings.uploads.buffer);
         let rng = env.rng("proxy");
         Ok(Proxy(Arc::new(Core {
             routes: RouteTable::new(&settings),
@@ -121,6 +125,7 @@ impl Proxy {
             learned: Routes::new(env.hasher("proxy/routes")),
             widening: Widening::new(env),
             memory: BodyMemory::new(env, settings.in_flight),
+            uploads,
             max_object,
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),

@@ -82,6 +82,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// How clients are dealt with.
     pub clients: ClientSettings,
+    /// How the bodies of requests are dealt with.
+    pub uploads: UploadSettings,
     /// What is written down of requests.
     pub log: LogSettings,
     /// How long a stop waits for what is under way.
@@ -148,6 +150,14 @@ pub struct ClientSettings {
     /// Whether connections from trusted proxies begin with a [PROXY header](crate::listener::proxy_header), version 1 or 2. Those
     /// that do not are closed. Connections from elsewhere have none.
     pub proxy_protocol: bool,
+}
+
+/// How the bodies of requests are dealt with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadSettings {
+    /// Bytes of memory for small bodies, which are read before their requests take a seat at the origin. Beyond half of it, one
+    /// client has an eighth at most.
+    pub buffer: u64,
 }
 
 /// What is written down of requests.
@@ -217,6 +227,7 @@ impl Default for Settings {
             rules: Rules::default(),
             routes: Vec::new(),
             clients: ClientSettings::default(),
+            uploads: UploadSettings::default(),
             log: LogSettings::default(),
             drain: secs(30),
             warm_up: secs(10),
@@ -258,6 +269,12 @@ impl Default for ClientSettings {
             half_close: false,
             proxy_protocol: false,
         }
+    }
+}
+
+impl Default for UploadSettings {
+    fn default() -> UploadSettings {
+        UploadSettings { buffer: 16 << 20 }
     }
 }
 

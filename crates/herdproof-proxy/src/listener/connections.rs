@@ -92,6 +92,8 @@ pub(super) struct Connection {
     over: AtomicBool,
     /// Whether an answer is under way that ends where the connection does, so that an end in order would say that it is whole.
     unended: AtomicBool,
+    /// Whether a request's body has begun that was not read to its end.
+    unread: AtomicBool,
     /// Its task, so that it can be told.
     waker: Mutex<Option<Waker>>,
 }
@@ -166,6 +168,7 @@ impl Connections {
             all: Arc::clone(self),
             over: AtomicBool::new(false),
             unended: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             waker: Mutex::new(None),
         });
         let watched = Watched { connection: Arc::clone(&connection), watch: Watch::new(env.coarse()) };
@@ -287,6 +290,18 @@ impl Connection {
 
     pub(super) fn is_unended(&self) -> bool {
         self.unended.load(Acquire)
+    }
+
+    /// Whether the client may be sending a body that nobody reads. Written only if it changes: most requests have none.
+    #[inline]
+    pub(super) fn set_unread(&self, unread: bool) {
+        if self.unread.load(Relaxed) != unread {
+            self.unread.store(unread, Relaxed);
+        }
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread.load(Relaxed)
     }
 
     #[inline]

@@ -45,7 +45,12 @@ impl Client {
     ///
     /// Without this nobody can tell a client that sends nothing from an origin that takes nothing.
     pub fn upload<B>(&self, body: B) -> Upload<B> {
-        Upload { body, guard: Starving(Arc::clone(&self.0)) }
+        Upload { body, watched: true, guard: Starving(Arc::clone(&self.0)) }
+    }
+
+    /// The same for a body whose client may pause for as long as whoever reads it allows.
+    pub(crate) fn pausing_upload<B>(&self, body: B) -> Upload<B> {
+        Upload { body, watched: false, guard: Starving(Arc::clone(&self.0)) }
     }
 }
 
@@ -75,6 +80,7 @@ where
     #[inline]
     fn call(&self, request: Request<Incoming>) -> Answering<F> {
         let busy = Busy::begin(&self.connection);
+        self.connection.set_unread(!request.body().is_end_stream());
         let knows_chunks = request.version() >= Version::HTTP_11;
         let future = (self.serve)(request, Client(Arc::clone(&self.connection)));
         Answering { future, busy: Some(busy), knows_chunks }
@@ -169,6 +175,7 @@ pin_project! {
     pub struct Upload<B> {
         #[pin]
         body: B,
+        watched: bool,
         guard: Starving,
     }
 }
@@ -189,8 +196,13 @@ impl<B: Body> Body for Upload<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        let frame = this.body.poll_frame(cx);
-        this.guard.0.pulse.starved(frame.is_pending());
+        let mut body = this.body;
+        let frame = body.as_mut().poll_frame(cx);
+        let connection = &this.guard.0;
+        connection.pulse.starved(*this.watched && frame.is_pending());
+        if matches!(frame, Poll::Ready(None)) || frame.is_ready() && body.is_end_stream() {
+            connection.set_unread(false);
+        }
         frame
     }
 

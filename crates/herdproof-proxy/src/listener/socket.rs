@@ -2,12 +2,15 @@
 
 use std::{
     cell::RefCell,
+    future::Future,
     io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
+use herdproof::{Env, env::Sleep};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -24,16 +27,56 @@ thread_local! {
     static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How much is still read of a client that is answered while it sends. Closing a socket with unread bytes resets the connection,
+/// and a client that is reset while it sends may never see why.
+const LINGER_BYTES: usize = 256 << 10;
+/// And for how long.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// A client's socket, whose bytes its [`Connection`] hears of.
 pub(super) struct Socket {
+    env: Env,
     stream: TcpStream,
     connection: Arc<Connection>,
     shortcut: Shortcut,
+    lingering: Option<Lingering>,
+}
+
+/// All is written, and the client may not have noticed.
+struct Lingering {
+    until: Sleep,
+    left: usize,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>, lane: Option<Arc<dyn Lane>>) -> Socket {
-        Socket { stream, connection, shortcut: Shortcut::new(lane) }
+    pub(super) fn new(
+        env: &Env,
+        stream: TcpStream,
+        connection: Arc<Connection>,
+        lane: Option<Arc<dyn Lane>>,
+    ) -> Socket {
+        Socket { env: env.clone(), stream, connection, shortcut: Shortcut::new(lane), lingering: None }
+    }
+
+    /// Reads what a client sends of a body that nobody wants, until it closes its side as well.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.connection.has_unread() {
+            return Poll::Ready(());
+        }
+        let env = &self.env;
+        let Lingering { until, left } =
+            self.lingering.get_or_insert_with(|| Lingering { until: env.sleep(LINGER), left: LINGER_BYTES });
+        let mut bytes = [0; 4096];
+        loop {
+            let mut into = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
+                Poll::Ready(Ok(())) if !into.filled().is_empty() && into.filled().len() <= *left => {
+                    *left -= into.filled().len();
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Pin::new(until).poll(cx).map(|_| ()),
+            }
+        }
     }
 
     #[inline]
@@ -154,7 +197,10 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_rest(cx))?;
         self.connection.set_unended(false);
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }
 

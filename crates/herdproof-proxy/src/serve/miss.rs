@@ -286,7 +286,7 @@ impl Core {
     }
 
     /// When somebody who was refused is to come back; nobody else is told the same instant.
-    fn appointment(&self, known: Option<Duration>) -> Duration {
+    pub(super) fn appointment(&self, known: Option<Duration>) -> Duration {
         known.unwrap_or_else(|| self.appointments.book(&Ask::new(&self.env), None))
     }
 

@@ -1,16 +1,22 @@
 //! What is for one request only: by itself to the origin, through the same admission as all.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body::Body as _;
 
-use super::{Core, Served, Visit};
+use super::{
+    Core, Served, Visit,
+    upload::{Carried, Refused, may_pause},
+};
 use crate::{
+    access::Outcome,
     key::Key,
     learn,
-    origin::Outgoing,
+    origin::{OriginError, Outgoing},
     policy::{Draws, Times, hop, invalidate, judge},
 };
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 impl Core {
     /// By itself to the origin, without a body.
@@ -53,8 +59,15 @@ impl Core {
         if body.is_end_stream() && visit.parts.method.is_idempotent() && visit.parts.method.is_safe() {
             return self.pass(visit, why).await;
         }
-        let length = body.size_hint().exact();
-        let mut request = Request::new(visit.client.upload(body));
+        let deadline = visit.arrived + self.settings.wait;
+        let headers = &visit.parts.headers;
+        let body = if may_pause(headers) { visit.client.pausing_upload(body) } else { visit.client.upload(body) };
+        let body = match self.uploads.receive(visit.who.key(), headers, body, deadline).await {
+            Ok(body) => body,
+            Err(refused) => return self.not_uploaded(refused),
+        };
+        let (length, progress) = (body.size_hint().exact(), body.progress());
+        let mut request = Request::new(body);
         *request.method_mut() = visit.parts.method.clone();
         *request.uri_mut() = visit.target();
         *request.headers_mut() = visit.headers(self);
@@ -62,17 +75,55 @@ impl Core {
             // Else a GET would go on without the body that it came with.
             request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let ask = visit.ask(self).deadline(visit.arrived + self.settings.wait);
-        match self.origin.send(request, visit.template(self).hash(), ask).await {
+        Carried::expect(&mut request);
+        match self.origin.send(request, visit.template(self).hash(), visit.ask(self).deadline(deadline)).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
+                let status = response.status();
+                if (status.is_client_error() || status.is_server_error())
+                    && progress.is_some_and(|progress| !progress.is_over())
+                {
+                    // The origin has had enough of this body. So has the client, when it hears that the connection ends.
+                    response.headers_mut().insert(header::CONNECTION, CLOSE);
+                }
                 if invalidate::invalidates(&visit.parts.method, response.status()) {
                     self.changed(visit, response.headers());
                 }
                 visit.passed(response, why)
             }
-            Err(error) => self.not_served(visit, None, &error.into(), false),
+            Err(OriginError::Request(_)) => {
+                self.not_uploaded(progress.map_or(Refused::Broken, |progress| progress.why()))
+            }
+            Err(error) => {
+                let mut served = self.not_served(visit, None, &error.into(), false);
+                if progress.is_some_and(|progress| !progress.is_over()) {
+                    served.response.headers_mut().insert(header::CONNECTION, CLOSE);
+                }
+                served
+            }
         }
+    }
+
+    /// A body that did not get to the origin, for a reason that is not the origin's.
+    fn not_uploaded(&self, refused: Refused) -> Served {
+        let (outcome, detail, status, why, after) = match refused {
+            Refused::Busy => {
+                let after = Some(self.appointment(None));
+                (Outcome::Shed, "uploads", StatusCode::SERVICE_UNAVAILABLE, "too many uploads are under way", after)
+            }
+            Refused::Slow => {
+                let why = "the body of the request came too slowly";
+                (Outcome::Bad, "slow-body", StatusCode::REQUEST_TIMEOUT, why, None)
+            }
+            Refused::Broken => {
+                let why = "the body of the request is malformed or broke off";
+                (Outcome::Bad, "body", StatusCode::BAD_REQUEST, why, None)
+            }
+        };
+        let mut served = Served::own(outcome, detail, status, why, after);
+        // What is left of the body would be taken for the next request.
+        served.response.headers_mut().insert(header::CONNECTION, CLOSE);
+        served
     }
 
     /// An unsafe request has worked: what is kept of its target, and of what its answer points to on the same host, may be

@@ -97,6 +97,19 @@ impl Proxy {
                 "Bytes of bodies in memory that are not in the store: they arrive, or clients still read them.",
                 core.memory.bytes() as f64,
             );
+            let uploads = core.uploads.stats();
+            page.gauge(
+                "herdproof_upload_buffered_bytes",
+                "Bytes of small request bodies that are held until their request is at the origin.",
+                uploads.buffered as f64,
+            );
+            page.gauge("herdproof_upload_seats", "Larger request bodies that are streamed.", f64::from(uploads.held));
+            page.gauge("herdproof_uploads_waiting", "Those that wait for an upload seat.", uploads.waiting as f64);
+            page.counter(
+                "herdproof_uploads_slow_total",
+                "Uploads that were ended with 408 because their client sent too slowly.",
+                uploads.slow,
+            );
             page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
             page.gauge(
                 "herdproof_private_requests",

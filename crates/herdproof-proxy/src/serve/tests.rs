@@ -19,4 +19,5 @@ mod requests;
 mod sharing;
 mod stale;
 mod turned;
+mod uploads;
 mod world;

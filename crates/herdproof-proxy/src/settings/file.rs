@@ -29,6 +29,7 @@ struct File {
     origin: Option<Origin>,
     cache: Option<Cache>,
     clients: Option<Clients>,
+    uploads: Option<Uploads>,
     log: Option<Log>,
     default: Option<Rules>,
     #[serde(default)]
@@ -77,6 +78,12 @@ struct Clients {
     max_head: Option<Spanned<Size>>,
     half_close: Option<bool>,
     proxy_protocol: Option<Spanned<bool>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Uploads {
+    buffer: Option<Spanned<Size>>,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +192,13 @@ impl File {
                 return Err((span, "it is for connections from `trusted_proxies`, and there are none".into()));
             }
             clients.set(&mut settings.clients)?;
+        }
+        if let Some(Uploads { buffer: Some(size) }) = self.uploads {
+            let (span, Size(size)) = (size.span(), size.into_inner());
+            if !(1 << 20..=1 << 40).contains(&size) {
+                return Err((span, "the size is not in the range 1MiB to 1TiB".into()));
+            }
+            settings.uploads.buffer = size;
         }
         if let Some(Log { access, format, hide_query }) = self.log {
             settings.log.access = access.map(LogTo::from);

@@ -48,6 +48,9 @@ max_head = "16KiB"
 half_close = true
 proxy_protocol = true
 
+[uploads]
+buffer = "8MiB"
+
 [log]
 access = "/var/log/herdproof.log"
 format = "combined"
@@ -128,6 +131,7 @@ fn everything_that_can_be_said_is_heard() {
             half_close: true,
             proxy_protocol: true,
         },
+        uploads: UploadSettings { buffer: 8 << 20 },
         log: LogSettings {
             access: Some(LogTo::File("/var/log/herdproof.log".into())),
             format: LogFormat::Combined,
@@ -142,7 +146,7 @@ fn everything_that_can_be_said_is_heard() {
 #[test]
 fn an_empty_file_changes_nothing() {
     assert_eq!(Settings::parse("").unwrap(), Settings::default());
-    let headings = "[origin]\n[cache]\n[clients]\n[log]\n[default]\n";
+    let headings = "[origin]\n[cache]\n[clients]\n[uploads]\n[log]\n[default]\n";
     assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
 }
 
@@ -195,6 +199,7 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[cache]\nmemory = \"256M\"",
         "[cache]\nfailed = [\"2s\", \"1s\"]",
         "[clients]\nmax_head = \"2MiB\"",
+        "[uploads]\nbuffer = \"64KiB\"",
         "[log]\nformat = \"jsno\"",
         "[log]\nformat = \"xml\"",
         "[default]\njitter = 0.9",

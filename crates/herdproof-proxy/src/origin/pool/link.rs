@@ -56,6 +56,8 @@ struct State {
     stalled: Option<Duration>,
     /// What the body of the request has come to.
     request: Progress,
+    /// When all of a request's body had been given to the connection, if it has one.
+    sent: Option<Tick>,
     /// The head of the answer has come.
     answered: bool,
     waker: Option<Waker>,
@@ -144,6 +146,9 @@ impl Link {
     /// The body of a request has come so far.
     pub(in crate::origin) fn sending(&self, progress: Progress) {
         let mut state = self.state.lock();
+        if progress == Progress::Over && state.request != Progress::Over {
+            state.sent = Some(self.env.now());
+        }
         state.request = progress;
         if state.answered {
             // Who reads the answer says who is waited for.
@@ -257,7 +262,10 @@ impl Lease {
         &mut self,
         mut request: Request<Sending>,
     ) -> Result<Response<Incoming>, Unsent> {
-        self.link.state.lock().answered = false;
+        {
+            let mut state = self.link.state.lock();
+            (state.answered, state.sent) = (false, None);
+        }
         request.body_mut().over(&self.link);
         self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
         let sent: Sent = match &mut self.sender {
@@ -287,6 +295,11 @@ impl Lease {
         } else {
             OriginError::Broken(error)
         }
+    }
+
+    /// From when on the origin is to be blamed for a wait: not while a client sends its body.
+    pub(in crate::origin) fn asked_at(&self, let_in: Tick) -> Tick {
+        self.link.state.lock().sent.map_or(let_in, |sent| sent.max(let_in))
     }
 
     /// The seat, to say how it went.

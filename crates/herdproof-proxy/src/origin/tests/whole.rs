@@ -163,3 +163,54 @@ fn a_body_is_read_no_faster_than_the_origin_takes_it() {
         assert!(most.load(SeqCst) < 32 * 1024 * 1024, "{} bytes ahead", most.load(SeqCst));
     });
 }
+
+/// Keeps how long the origin took, as everybody who learns from it hears it.
+#[derive(Default)]
+struct Took(Mutex<Option<Duration>>);
+
+impl herdproof::event::Observer for Took {
+    fn observe(&self, event: &Event) {
+        if let Event::OriginAnswer { took, .. } = event {
+            *self.0.lock() = Some(*took);
+        }
+    }
+}
+
+/// A body that takes its time.
+struct Slow(herdproof::env::Sleep, bool);
+
+impl Body for Slow {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        std::task::ready!(Pin::new(&mut self.0).poll(cx));
+        let is_first = !std::mem::replace(&mut self.1, true);
+        Poll::Ready(is_first.then_some(Ok(Frame::data(Bytes::from_static(b"data")))))
+    }
+}
+
+#[test]
+fn how_long_a_client_takes_to_send_a_body_is_not_how_long_the_origin_takes() {
+    run(|env| async move {
+        let took = Arc::new(Took::default());
+        let env = env.observed_by(Arc::clone(&took));
+        let raw = Raw::new(&env, |mut talk, _| async move {
+            talk.request().await.unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"0\r\n\r\n") {
+                talk.stream.read_buf(&mut seen).await.unwrap();
+            }
+            talk.say(HELLO).await;
+            talk.closed().await;
+        })
+        .await;
+        let slow = Duration::from_millis(100);
+        let began = env.now();
+        let answer = raw.origin().post(Slow(env.sleep(slow), false)).await.unwrap();
+        let all = env.now() - began;
+        assert_eq!(text(answer).await.unwrap(), "hello");
+        let took = took.0.lock().unwrap();
+        assert!(took + slow <= all, "{took:?} of {all:?}");
+    });
+}
