@@ -26,7 +26,7 @@ fn a_herd_at_an_empty_pool_does_not_dial_all_at_once() {
                 Ok(vec![address])
             }
         });
-        let settings = OriginSettings { limit: HERD, connect_timeout: Duration::from_secs(30), ..raw.settings() };
+        let settings = OriginSettings { limit: 2 * HERD, connect_timeout: Duration::from_secs(30), ..raw.settings() };
         let origin = Origin::at(&env, &settings, names);
         let herd = herd(&env, &origin, HERD);
         until(|| origin.stats().in_flight == HERD).await;

@@ -242,14 +242,8 @@ fn a_full_line_of_many_users_pushes_out_the_oldest_turn_only_while_it_stands() {
     assert!(matches!(room.come(&ask(14, 121)), Came::Waits(_)));
     assert_eq!(room.flows.slots.stage(slots[0]), Stage::Refused(Why::Queue));
     room.flows.release(held[0]);
-    room.check_after_release();
-}
-
-impl Room {
-    fn check_after_release(&mut self) {
-        self.settle(122);
-        self.check();
-    }
+    room.settle(122);
+    room.check();
 }
 
 #[test]
@@ -263,7 +257,7 @@ fn a_users_standing_line_is_shed_and_the_others_is_not() {
         assert_eq!(room.flows.slots.stage(*slot), Stage::Waiting);
     }
     let flow = room.flows.by_user[&NonZero::new(1)];
-    for ms in [1, 60, 120, 180] {
+    for ms in [1, 60, 120, 180, 240] {
         room.release(flow, ms);
         if ms == 1 {
             assert!(matches!(room.flows.slots.stage(other[0]), Stage::Seated(_)), "holds none, so it is first");
@@ -271,8 +265,7 @@ fn a_users_standing_line_is_shed_and_the_others_is_not() {
     }
     let shed = greedy.iter().filter(|slot| room.flows.slots.stage(**slot) == Stage::Refused(Why::Shed)).count();
     assert!(shed > 40, "{shed}");
-    assert!(matches!(room.come(&ask(3, 181)), Came::Waits(_)), "whoever comes new is not refused for it");
-    assert_eq!(room.release(flow, 182), [3]);
+    assert!(matches!(room.come(&ask(3, 241)), Came::Seated(_)), "whoever comes new is not refused for it");
 }
 
 #[test]
@@ -395,7 +388,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
     #[test]
     fn whatever_happens_nobody_waits_who_could_have_a_seat_and_no_flow_outlives_its_calls(
         seats in 1..12u32, line in 0..10u32, steps in prop::collection::vec(step(), 0..300)
