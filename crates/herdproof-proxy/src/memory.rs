@@ -19,11 +19,11 @@
 //! 2. slow readers of other clients;
 //! 3. anybody, once the budget is exceeded by a quarter;
 //!
-//! and among these the client with the largest charge first, then the reader with the largest share, then the slowest. A
-//! fast reader who shares a body with a slow one is not ended for it: the slow one is charged as much, and goes first. A fast reader
-//! whose body is still arriving, for it alone, is not ended at first: the body is kept no longer than a window of [`NARROW`]
-//! bytes, so that the origin waits for its reader. Who is ended sees its connection close before the body is whole. Where nobody may be ended, [`BodyMemory::is_short`] says so, and
-//! fills keep only a narrow window of what they receive.
+//! and among these the client with the largest charge first, then the reader with the largest share, then the slowest. A fast
+//! reader who shares a body with a slow one is not ended for it: the slow one is charged as much, and goes first. A fast reader
+//! whose body is still arriving, for it alone, is not ended at first: no more than [`NARROW`] bytes of the body are kept from
+//! then on, and only who lags by more is cut off. Who is ended sees its connection close before the body is whole. Where nobody
+//! may be ended, [`BodyMemory::is_short`] says so, and fills keep only a narrow window of what they receive.
 //!
 //! The same list of readers answers another question. A body that is too large to be read ahead holds a seat at the origin for
 //! as long as its client reads: [`BodyMemory::free_a_seat`] ends the slowest of those, by a rate that rises with how many seats

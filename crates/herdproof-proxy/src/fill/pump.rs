@@ -115,7 +115,9 @@ impl Pump {
                 Poll::Ready(None) => return Poll::Ready(Over::Whole),
                 Poll::Pending => {
                     self.publish_rest(writer);
-                    writer.wake_when_deserted(cx);
+                    if self.audience == Audience::One {
+                        writer.wake_when_deserted(cx);
+                    }
                     let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
                     return if goes_on { Poll::Pending } else { Poll::Ready(Over::Unread) };
                 }
@@ -255,7 +257,8 @@ mod tests {
 
     #[test]
     fn what_is_for_one_is_read_ahead_as_far_as_may_be_and_given_up_when_that_one_leaves() {
-        pumping(async |env, log, writer, _| {
+        pumping(async |env, log, writer, aboard| {
+            drop(aboard);
             let reader = log.reader();
             let (mut pump, mut body) = (Pump::new(&env, &writer, MOST, Audience::One), Chunks::new(5));
             let polled = poll_fn(|cx| Poll::Ready(pump.poll(&writer, body.as_mut(), cx))).await;
