@@ -7,7 +7,7 @@
 //! - **By client.** Shares and times are medians over groups of clients (`tally.rs`).
 //! - **By latency**, the library's law decides ([`Knee`]), not below a thirty-second of the ceiling.
 //! - **By refusals** (503), a cut on trial (`status.rs`), not below half of what the origin did well at once in the last five
-//!   minutes. 429 is about one client and 500 about one URL: neither says anything about how much the origin can take.
+//!   minutes, nor where all clients are one below the floor for latency. 429 is about one client and 500 about one URL: neither says anything about how much the origin can take.
 //! - **After an outage** as many at a time as an origin with cold caches can bear: few at first, and one more for each that is
 //!   served. Nobody is refused for that: who does not fit waits in the line.
 
@@ -156,7 +156,9 @@ impl State {
         if seen.served_share() >= WELL {
             self.best.note(edges.peak, now);
         }
-        let floor = self.bounds.by_status.max((self.best.highest(now) / 2.0).floor());
+        // Where all clients are one, it may be that one only that is refused.
+        let least = if seen.groups < 2 { self.bounds.by_latency } else { self.bounds.by_status };
+        let floor = least.max((self.best.highest(now) / 2.0).floor());
         let limit = match self.status.next(self.limit, &seen, edges.peak, floor, now) {
             Step::Set(limit) => limit,
             Step::Law => {
@@ -178,12 +180,14 @@ impl State {
     }
 }
 
-/// A window as the law wants it. Refusals are not in it: they are no matter of latency.
+/// A window as the law wants it. Refusals are not in it: they are no matter of latency. And of few clients, one that asks for
+/// what hangs may be most: an origin that hangs for all of them is found by probes.
 fn window(seen: &Seen, elapsed: Duration, in_flight: f64, binding: bool) -> Window {
     let all = f64::from(seen.served.saturating_add(seen.late));
+    let late = if seen.has_many() { seen.late_share } else { 0.0 };
     let mut window = Window::default();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most as many as there are")]
-    let timeouts = (all * seen.late_share).round() as u32;
+    let timeouts = (all * late).round() as u32;
     window.timeouts = timeouts;
     window.successes = seen.served.saturating_add(seen.late).saturating_sub(timeouts);
     window.elapsed = elapsed;

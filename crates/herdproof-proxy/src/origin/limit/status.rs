@@ -3,7 +3,8 @@
 //! An origin that answers 503 says that it has too much to do; or that one feature of it is broken, or that one client's
 //! requests are refused. Its latency does not tell these apart, since a refusal is quick. Trying does: with as few at a time as
 //! it has just served, an origin that sheds stops shedding, and a feature that is broken stays broken. So every cut is a trial,
-//! and one after which the share of refusals is not half of what it was is undone.
+//! and one after which the share of refusals is not half of what it was is undone. Where all clients are one, one that stops and
+//! goes on at the right time can make a useless cut look useful; so what was cut is given back in large steps.
 
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ const LEAST: u32 = 5;
 /// An origin that refuses this share of what many clients ask for on many routes is left with the cut, though it did not help.
 const MOST: f64 = 0.5;
 /// The first window after a cut still has calls of before it; then so many are judged.
-const JUDGED: u32 = 2;
+const JUDGED: u32 = 3;
 /// After a trial that did not help, the next is so much later; each time twice that, up to the longest.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_hours(1);
+/// Below where refusals began, the limit grows by this part of the way.
+const PART: f64 = 8.0;
 /// For so many windows the limit does not go back to where refusals began; each time twice that, up to the most.
 const HOLD: u32 = 8;
 const MOST_HOLD: u32 = 64;
@@ -40,9 +43,11 @@ pub(super) struct Status {
 struct Trial {
     /// The limit before.
     limit: f64,
-    /// The share of refusals before.
-    share: f64,
-    /// Windows since, and the shares in those that are judged, summed.
+    /// Refusals before, as a share or, where all clients were one, in a second: others that come meanwhile would make the share
+    /// of that one seem less.
+    refused: f64,
+    alone: bool,
+    /// Windows since, and the same in those that are judged, summed.
     windows: u32,
     sum: f64,
 }
@@ -81,26 +86,30 @@ impl Status {
         if cut >= limit {
             return Step::Law;
         }
-        self.trial = Some(Trial { limit, share: seen.shed_share, windows: 0, sum: 0.0 });
+        let alone = seen.groups < 2;
+        let refused = if alone { seen.shed_rate } else { seen.shed_share };
+        self.trial = Some(Trial { limit, refused, alone, windows: 0, sum: 0.0 });
         Step::Set(cut)
     }
 
     fn judge(&mut self, mut trial: Trial, limit: f64, seen: &Seen, now: Tick) -> Step {
         trial.windows += 1;
-        trial.sum += if trial.windows > 1 { seen.shed_share } else { 0.0 };
+        if trial.windows > 1 {
+            trial.sum += if trial.alone { seen.shed_rate } else { seen.shed_now };
+        }
         self.trial = Some(trial);
         if trial.windows <= JUDGED {
             return Step::Set(limit);
         }
-        let share = trial.sum / f64::from(JUDGED);
-        if share <= trial.share / 2.0 {
+        let refused = trial.sum / f64::from(JUDGED);
+        if refused <= trial.refused / 2.0 {
             let again = self.edge.filter(|edge| (edge.at - trial.limit).abs() <= 2.0);
             let hold = again.map_or(HOLD, |edge| (2 * edge.hold).min(MOST_HOLD));
             *self =
                 Status { trial: None, edge: Some(Edge { at: trial.limit, hold, left: hold }), pause: PAUSE, ..*self };
             return Step::Set(limit);
         }
-        if seen.broad && share >= MOST {
+        if seen.is_broad() && !trial.alone && refused >= MOST {
             self.trial = Some(Trial { windows: 0, sum: 0.0, ..trial });
             return Step::Set(limit);
         }
@@ -109,7 +118,7 @@ impl Status {
         Step::Set(trial.limit)
     }
 
-    /// What the law says, but with care where refusals began: one more at a time, and after a while.
+    /// What the law says, but with care where refusals began: one more at a time there, and after a while.
     pub(super) fn careful(&mut self, limit: f64, law: f64) -> f64 {
         let Some(edge) = &mut self.edge else { return law };
         if law <= limit {
@@ -127,6 +136,6 @@ impl Status {
             }
             edge.left = edge.hold;
         }
-        limit + 1.0
+        limit + ((edge.at - limit) / PART).floor().max(1.0)
     }
 }

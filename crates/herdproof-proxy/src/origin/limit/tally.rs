@@ -2,7 +2,8 @@
 //!
 //! A share or a median over all requests belongs to whoever sends most of them. So samples are kept in buckets by client, the
 //! buckets are put together into groups that are large enough to have a share worth the name, and what counts is the lower
-//! median over the groups (median of means). One client is in one group, however much it sends.
+//! median over the groups (median of means). One client is in one group, however much it sends. And what others saw in the last
+//! windows counts while they are silent: otherwise a client that sends in bursts has some windows to itself.
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ const KEPT: usize = 16;
 /// A share of fewer samples than this says little, so groups have about as many. No bucket counts for more than that: otherwise
 /// one client that sends most would split the others into groups of one sample each.
 const GROUP: u32 = 25;
+/// For so many windows a bucket without samples counts as it was.
+const SILENT: u32 = 10;
 /// Groups, and routes with refusals, from which on something is true of the origin and not of a client or a feature of it.
 const MANY: usize = 4;
 const ROUTES: usize = 3;
@@ -45,6 +48,8 @@ pub(in crate::origin) enum Ending {
 /// A window under way.
 pub(super) struct Tally {
     buckets: Box<[Bucket]>,
+    /// Each as it was in its last window, and how many windows ago that was.
+    last: Box<[(Bucket, u32)]>,
     /// Different routes that had a refusal, as many as matter.
     routes: [Option<u64>; ROUTES],
     calls: u32,
@@ -70,17 +75,28 @@ pub(super) struct Seen {
     /// The share that was refused, and that was late, of half of the groups at least.
     pub(super) shed_share: f64,
     pub(super) late_share: f64,
+    /// The share that was refused of half of the groups at least, without those who were silent.
+    pub(super) shed_now: f64,
+    /// Refusals in a second, whoever's.
+    pub(super) shed_rate: f64,
     /// The median time, in seconds, as the median group has it; zero if nothing was served.
     pub(super) median: f64,
     /// How many were being served at once, on average (Little's law).
     pub(super) busy: f64,
-    /// Whether there are enough clients, and refusals on enough routes.
-    pub(super) broad: bool,
+    pub(super) groups: usize,
+    /// Different routes that had a refusal, as many as matter.
+    pub(super) routes: usize,
 }
 
 impl Tally {
     pub(super) fn new() -> Tally {
-        Tally { buckets: vec![Bucket::default(); BUCKETS].into(), routes: [None; ROUTES], calls: 0, busy: 0.0 }
+        Tally {
+            buckets: vec![Bucket::default(); BUCKETS].into(),
+            last: vec![(Bucket::default(), SILENT); BUCKETS].into(),
+            routes: [None; ROUTES],
+            calls: 0,
+            busy: 0.0,
+        }
     }
 
     /// Samples that say something.
@@ -114,24 +130,40 @@ impl Tally {
 
     /// What was seen in this time, and begins anew.
     pub(super) fn end(&mut self, elapsed: Duration) -> Seen {
-        let Tally { buckets, routes, busy, .. } = std::mem::replace(self, Tally::new());
-        let present: Vec<&Bucket> = buckets.iter().filter(|bucket| bucket.calls() > 0).collect();
-        let weight: u32 = present.iter().map(|bucket| bucket.calls().min(GROUP)).sum();
-        let count = usize::try_from(weight / GROUP).unwrap_or(BUCKETS).clamp(MANY, BUCKETS).min(present.len());
-        let groups: Vec<Group> =
-            (0..count).map(|first| Group::of(present.iter().skip(first).step_by(count).copied())).collect();
-        let sum = |of: fn(&Bucket) -> u32| present.iter().map(|bucket| of(bucket)).fold(0, u32::saturating_add);
-        Seen {
-            served: sum(|bucket| bucket.served),
-            shed: sum(|bucket| bucket.shed),
-            late: sum(|bucket| bucket.late),
+        let now: Vec<&Bucket> = self.buckets.iter().filter(|bucket| bucket.calls() > 0).collect();
+        let shed_now = lower_median(groups(&now).iter().map(|group| group.shed));
+        let sum = |of: fn(&Bucket) -> u32| now.iter().map(|bucket| of(bucket)).fold(0, u32::saturating_add);
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        let (served, shed, late) = (sum(|one| one.served), sum(|one| one.shed), sum(|one| one.late));
+        for (bucket, last) in self.buckets.iter_mut().zip(&mut self.last) {
+            let silent = last.1.saturating_add(1);
+            *last = if bucket.calls() > 0 { (std::mem::take(bucket), 0) } else { (last.0, silent) };
+        }
+        let present: Vec<&Bucket> = self.last.iter().filter(|last| last.1 < SILENT).map(|last| &last.0).collect();
+        let groups = groups(&present);
+        let seen = Seen {
+            served,
+            shed,
+            late,
             shed_share: lower_median(groups.iter().map(|group| group.shed)),
             late_share: lower_median(groups.iter().map(|group| group.late)),
+            shed_now,
+            shed_rate: f64::from(shed) / seconds,
             median: lower_median(groups.iter().filter_map(|group| group.median)),
-            busy: busy / elapsed.as_secs_f64().max(1e-9),
-            broad: count >= MANY && routes.iter().all(Option::is_some),
-        }
+            busy: self.busy / seconds,
+            groups: groups.len(),
+            routes: self.routes.iter().flatten().count(),
+        };
+        (self.routes, self.calls, self.busy) = ([None; ROUTES], 0, 0.0);
+        seen
     }
+}
+
+/// Buckets in groups of about the same number of samples.
+fn groups(buckets: &[&Bucket]) -> Vec<Group> {
+    let weight: u32 = buckets.iter().map(|bucket| bucket.calls().min(GROUP)).sum();
+    let count = usize::try_from(weight / GROUP).unwrap_or(BUCKETS).clamp(MANY, BUCKETS).min(buckets.len());
+    (0..count).map(|first| Group::of(buckets.iter().skip(first).step_by(count).copied())).collect()
 }
 
 impl Seen {
@@ -139,6 +171,16 @@ impl Seen {
     pub(super) fn served_share(&self) -> f64 {
         let all = f64::from(self.served) + f64::from(self.shed) + f64::from(self.late);
         f64::from(self.served) / all.max(1.0)
+    }
+
+    /// Whether there are enough clients for it to be true of the origin.
+    pub(super) fn has_many(&self) -> bool {
+        self.groups >= MANY
+    }
+
+    /// Whether it is also not about one feature.
+    pub(super) fn is_broad(&self) -> bool {
+        self.has_many() && self.routes >= ROUTES
     }
 }
 

@@ -37,15 +37,18 @@ fn one_client_that_sends_most_of_it_does_not_hide_what_all_others_see() {
     let mut users: Vec<_> = (2..62).map(|user| (user, 4, 0.5)).collect();
     users.push((1, 10_000, 0.0));
     let seen = seen(&users, 5);
-    assert!(seen.shed_share > 0.3 && seen.broad, "{seen:?}");
+    assert!(seen.shed_share > 0.3 && seen.has_many(), "{seen:?}");
 }
 
 #[test]
 fn a_feature_that_is_broken_for_all_is_not_the_origin() {
     let users: Vec<_> = (1..60).map(|user| (user, 10, 0.2)).collect();
-    assert!(!seen(&users, 1).broad && seen(&users, 2).shed_share > 0.1);
-    assert!(seen(&users, 3).broad);
-    assert!(!seen(&users[..3], 3).broad, "three clients are few");
+    assert!(!seen(&users, 1).is_broad() && seen(&users, 1).shed_share > 0.1);
+    // Two refusals of each client, on two routes of three.
+    assert!(!seen(&users, 2).is_broad());
+    let users: Vec<_> = (1..60).map(|user| (user, 10, 0.4)).collect();
+    assert!(seen(&users, 3).is_broad());
+    assert!(!seen(&users[..3], 3).is_broad(), "three clients are few");
 }
 
 #[test]
@@ -63,18 +66,68 @@ fn one_slow_client_does_not_move_the_median_time() {
 
 /// What many clients see of an origin that serves `busy` at once.
 fn shedding(share: f64, busy: f64) -> Seen {
-    Seen { served: 90, shed: 10, shed_share: share, busy, broad: false, ..Seen::default() }
+    let seen = Seen { served: 90, shed: 10, shed_share: share, shed_now: share, busy, ..Seen::default() };
+    Seen { groups: 8, routes: 1, ..seen }
+}
+
+#[test]
+fn clients_who_are_silent_for_a_moment_count_as_they_were() {
+    let mut tally = Tally::new();
+    let mut sample = Sample { user: 2, route: 0, ending: Ending::Served, took: 20 * MS };
+    for user in 2..6 {
+        sample.user = user;
+        tally.add(&sample);
+    }
+    tally.end(WINDOW);
+    for window in 0..12 {
+        for _ in 0..30 {
+            tally.add(&Sample { user: 1, ending: Ending::Shed, ..sample });
+        }
+        let seen = tally.end(WINDOW);
+        assert_eq!((seen.shed_share > 0.0, seen.shed_now > 0.0), (window >= 9, true), "window {window}: {seen:?}");
+    }
+}
+
+#[test]
+fn others_who_come_meanwhile_do_not_make_a_useless_cut_look_useful() {
+    let mut status = Status::new();
+    let alone = Seen { groups: 1, shed_rate: 50.0, ..shedding(1.0, 0.0) };
+    assert_eq!(status.next(256.0, &alone, 30.0, 8.0, at(1)), Step::Set(8.0));
+    let with_others = Seen { shed_rate: 50.0, ..shedding(0.0, 4.0) };
+    for second in 2..5 {
+        assert_eq!(status.next(8.0, &with_others, 8.0, 8.0, at(second)), Step::Set(8.0));
+    }
+    assert_eq!(status.next(8.0, &with_others, 8.0, 8.0, at(5)), Step::Set(256.0));
+}
+
+#[test]
+fn what_was_cut_comes_back_in_large_steps_but_by_one_where_refusals_began() {
+    let mut status = Status::new();
+    assert_eq!(status.next(100.0, &shedding(0.2, 20.0), 100.0, 2.0, at(1)), Step::Set(20.0));
+    for second in 2..6 {
+        assert_eq!(status.next(20.0, &shedding(0.0, 20.0), 20.0, 2.0, at(second)), Step::Set(20.0));
+    }
+    let mut limit = 20.0;
+    let mut steps = Vec::new();
+    for _ in 0..200 {
+        let next = status.careful(limit, 1.25 * limit);
+        steps.push(next - limit);
+        limit = next;
+    }
+    assert!((steps[0] - 10.0).abs() < 1e-9, "{steps:?}");
+    let waits = steps.iter().filter(|step| step.abs() < 1e-9).count();
+    assert!(waits >= 8, "{steps:?}");
+    assert!((status.careful(50.0, 40.0) - 40.0).abs() < 1e-9, "less is never held back");
 }
 
 #[test]
 fn a_cut_that_ends_the_refusals_stays() {
     let mut status = Status::new();
     assert_eq!(status.next(256.0, &shedding(0.16, 19.6), 24.0, 2.0, at(1)), Step::Set(20.0));
-    for second in 2..4 {
+    for second in 2..6 {
         assert_eq!(status.next(20.0, &shedding(0.0, 19.0), 20.0, 2.0, at(second)), Step::Set(20.0));
     }
-    assert_eq!(status.next(20.0, &shedding(0.0, 19.0), 20.0, 2.0, at(4)), Step::Set(20.0));
-    assert_eq!(status.next(20.0, &shedding(0.0, 19.0), 20.0, 2.0, at(5)), Step::Law);
+    assert_eq!(status.next(20.0, &shedding(0.0, 19.0), 20.0, 2.0, at(6)), Step::Law);
 }
 
 #[test]
@@ -98,7 +151,7 @@ fn a_cut_that_does_not_help_is_undone_and_the_next_comes_ever_later() {
 #[test]
 fn an_origin_that_refuses_most_of_what_everybody_asks_stays_cut() {
     let mut status = Status::new();
-    let all = Seen { broad: true, ..shedding(0.9, 1.0) };
+    let all = Seen { routes: 3, ..shedding(0.9, 1.0) };
     assert_eq!(status.next(256.0, &all, 200.0, 8.0, at(1)), Step::Set(8.0));
     for second in 2..100 {
         assert_eq!(status.next(8.0, &all, 8.0, 8.0, at(second)), Step::Set(8.0));

@@ -427,7 +427,6 @@ fn an_origin_that_sheds_with_quick_503s_keeps_its_goodput_with_few_clients_and_w
     for users in [1, 2, 200] {
         for load in [0.8, 1.0, 1.2, 2.0] {
             let goodput = goodput_of_a_shedder(users, load);
-            println!("{users} users, load {load}: {goodput:.3}");
             assert!(goodput >= 0.9, "{users} users, load {load}: {goodput:.3}");
         }
     }
@@ -442,8 +441,8 @@ struct Attack {
 }
 
 /// The lowest limit, the last one, and how many of the good were refused, while one client attacks with requests for one route
-/// beside 40 good ones a second from so many others.
-fn under_attack(attack: Attack, others: u64) -> (u32, u32, u32) {
+/// beside 40 good ones a second from so many others: evenly, or in bursts of which each has some time to itself.
+fn under_attack(attack: Attack, others: u64, bursts: bool) -> (u32, u32, u32) {
     let mut scene = Scene::new(|_| {});
     let (env, stack) = (scene.sim.env(), Arc::clone(&scene.stack));
     let (lowest, refused) = (Arc::new(AtomicU32::new(u32::MAX)), Arc::new(AtomicU32::new(0)));
@@ -451,9 +450,11 @@ fn under_attack(attack: Attack, others: u64) -> (u32, u32, u32) {
     scene.sim.run(async move {
         let rng = env.rng("clients");
         let good = Attack { status: 200, takes: 80 * MS, rate: 40 };
-        for number in 0..120 * (attack.rate + good.rate) {
-            env.sleep(Duration::from_secs(1) / (attack.rate + good.rate)).await;
-            let bad = number % (attack.rate + good.rate) < attack.rate;
+        let rate = attack.rate + good.rate;
+        for number in 0..120 * rate {
+            env.sleep(Duration::from_secs(1) / rate).await;
+            let so_far = |number: u32| number * attack.rate / rate;
+            let bad = if bursts { number % rate < attack.rate } else { so_far(number) < so_far(number + 1) };
             let what = if bad { attack } else { good };
             let user = if bad || others == 0 { 1 } else { 2 + rng.below(others) };
             let whose = Whose { user, route: if bad { 99 } else { rng.below(5) } };
@@ -492,15 +493,23 @@ fn attacks() -> Vec<Attack> {
 fn one_client_whose_requests_fail_or_take_long_does_not_lower_the_limit() {
     for attack in attacks() {
         for others in [1, 2, 10, 100] {
-            assert_eq!(under_attack(attack, others), (256, 256, 0), "{attack:?} beside {others}");
+            assert_eq!(under_attack(attack, others, false), (256, 256, 0), "{attack:?} beside {others}");
         }
     }
 }
 
 #[test]
+fn one_client_that_has_the_origin_to_itself_for_a_moment_harms_nobody_who_comes_after_it() {
+    for attack in attacks() {
+        let (lowest, last, refused) = under_attack(attack, 10, true);
+        assert_eq!((last, refused), (256, 0), "{attack:?}: {lowest}");
+    }
+}
+
+#[test]
 fn behind_one_address_what_one_client_causes_is_tried_and_undone_and_nobody_is_refused() {
-    for attack in attacks().into_iter().filter(|attack| attack.takes < 10 * MS) {
-        let (lowest, last, refused) = under_attack(attack, 0);
+    for attack in attacks() {
+        let (lowest, last, refused) = under_attack(attack, 0, false);
         assert_eq!((last, refused), (256, 0), "{attack:?}: {lowest}");
     }
 }

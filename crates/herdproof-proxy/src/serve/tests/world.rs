@@ -485,8 +485,8 @@ impl Origin {
             let mut asked = Asked::read(0, std::str::from_utf8(&seen[..end]).unwrap());
             seen.drain(..end + 4);
             if asked.header("user-agent") == "herdproof-probe" {
-                // It is there, whatever the script makes of requests; see `origin/probe.rs`.
-                stream.write_all(b"HTTP/1.1 204 X\r\n\r\n").await.ok()?;
+                // It is there, whatever the script says, and this is none of the requests that a test counts.
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.ok()?;
                 continue;
             }
             // Under way from here on, also if its body is still to come.
