@@ -75,7 +75,7 @@ impl Pump {
         cx: &mut Context<'_>,
     ) -> Poll<bool> {
         loop {
-            if self.audience == Audience::One && writer.readers() == 0 {
+            if self.boarding.is_none() && !self.is_worthwhile(writer) {
                 return Poll::Ready(false);
             }
             if writer.poll_room(cx).is_pending() {
@@ -95,7 +95,7 @@ impl Pump {
                         writer.slide(self.most);
                     }
                     if writer.memory().is_short() || writer.footprint().is_narrow() {
-                        writer.slide(NARROW);
+                        writer.narrow(NARROW);
                     }
                     if writer.len() - self.published >= BATCH {
                         self.publish(writer);
@@ -105,9 +105,7 @@ impl Pump {
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {
                     self.publish_rest(writer);
-                    if self.audience == Audience::One {
-                        writer.wake_when_deserted(cx);
-                    }
+                    writer.wake_when_deserted(cx);
                     let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
                     return if goes_on { Poll::Pending } else { Poll::Ready(false) };
                 }
