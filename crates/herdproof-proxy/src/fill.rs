@@ -648,10 +648,11 @@ impl Core {
         // What a request with a cookie or credentials gets, or one that was put in another way, or one too many, says nothing
         // about what others get.
         if let Some(prior) = &job.prior {
-            if !job.speaks_for_others() || is_about_the_request(status) || !why.is_telling() {
-                prior.rest(self.env.now() + self.settings.failed.end);
-            } else {
+            let says_nothing = !job.speaks_for_others() || is_about_the_request(status) || !why.is_telling();
+            if !says_nothing {
                 self.store.remove(job.place.key(), prior);
+            } else if job.by == By::Proxy {
+                prior.rest(self.env.now() + self.settings.failed.end);
             }
         }
     }

@@ -79,6 +79,8 @@ struct State {
     /// Up to where the fastest reader has read, as a cost.
     read: u64,
     window: Option<u64>,
+    /// Whether the window may be exceeded for what the fastest reader has not read.
+    spares_fastest: bool,
     ending: Option<Ending>,
     readers: usize,
     /// Of those who have read all there is. Taken away as a whole when more comes, which begins the next round.
@@ -166,7 +168,16 @@ impl Writer {
     /// read it. The fastest reader, who is waited for, loses it only if the window was wider before.
     pub(crate) fn slide(&self, window: u64) {
         let mut state = self.0.state.lock();
-        state.window = Some(window);
+        (state.window, state.spares_fastest) = (Some(window), false);
+        let dropped = state.shorten();
+        drop(state);
+        drop(dropped);
+    }
+
+    /// As [`slide`](Writer::slide), but nothing is lost to the fastest reader, however far behind it is.
+    pub(crate) fn narrow(&self, window: u64) {
+        let mut state = self.0.state.lock();
+        (state.window, state.spares_fastest) = (Some(window), true);
         let dropped = state.shorten();
         drop(state);
         drop(dropped);
@@ -244,7 +255,8 @@ impl State {
         let old = self.chunks.iter().take_while(|chunk| {
             let without = kept - cost(chunk);
             // The newest is always there: it may be larger than the window.
-            let spare = without >= window && (without >= window.saturating_add(CHUNK) || !wanted(self.came - without));
+            let is_far = !self.spares_fastest && without >= window.saturating_add(CHUNK);
+            let spare = without >= window && (is_far || !wanted(self.came - without));
             kept = if spare { without } else { kept };
             spare
         });

@@ -21,9 +21,9 @@
 //!
 //! and among these the client with the largest charge first, then the reader with the largest share, then the slowest. A fast
 //! reader who shares a body with a slow one is not ended for it: the slow one is charged as much, and goes first. A fast reader
-//! whose body is still arriving, for it alone, is not ended at first: no more than [`NARROW`] bytes of the body are kept from
-//! then on, and only who lags by more is cut off. Who is ended sees its connection close before the body is whole. Where nobody
-//! may be ended, [`BodyMemory::is_short`] says so, and fills keep only a narrow window of what they receive.
+//! whose body is still arriving, for it alone, is not ended at first (but for 3): the origin waits until it has read all but
+//! [`NARROW`] bytes. Who is ended sees its connection close before the body is whole. Where nobody
+//! may be ended, [`BodyMemory::is_short`] says so, and fills wait for their fastest reader in the same way.
 //!
 //! The same list of readers answers another question. A body that is too large to be read ahead holds a seat at the origin for
 //! as long as its client reads: [`BodyMemory::free_a_seat`] ends the slowest of those, by a rate that rises with how many seats
@@ -237,7 +237,8 @@ impl Readers {
                 rate: entry.mark.look(now, written, least),
                 blocked,
                 waits: entry.footprint.waits.load(Acquire),
-                arrives: entry.footprint.arrives.load(Acquire) && !entry.footprint.is_narrow(),
+                arrives: entry.footprint.arrives.load(Acquire),
+                is_narrow: entry.footprint.is_narrow(),
                 ended: entry.ended,
             }
         };

@@ -85,7 +85,7 @@ impl Pump {
         cx: &mut Context<'_>,
     ) -> Poll<Over> {
         loop {
-            if self.audience == Audience::One && writer.readers() == 0 {
+            if self.boarding.is_none() && !self.is_worthwhile(writer) {
                 return Poll::Ready(Over::Unread);
             }
             if writer.poll_room(cx).is_pending() {
@@ -105,7 +105,7 @@ impl Pump {
                         writer.slide(self.most);
                     }
                     if writer.memory().is_short() || writer.footprint().is_narrow() {
-                        writer.slide(NARROW);
+                        writer.narrow(NARROW);
                     }
                     if writer.len() - self.published >= BATCH {
                         self.publish(writer);
@@ -115,9 +115,7 @@ impl Pump {
                 Poll::Ready(None) => return Poll::Ready(Over::Whole),
                 Poll::Pending => {
                     self.publish_rest(writer);
-                    if self.audience == Audience::One {
-                        writer.wake_when_deserted(cx);
-                    }
+                    writer.wake_when_deserted(cx);
                     let goes_on = self.is_boarding(writer, cx) || self.is_worthwhile(writer);
                     return if goes_on { Poll::Pending } else { Poll::Ready(Over::Unread) };
                 }

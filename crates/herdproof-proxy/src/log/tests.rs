@@ -173,6 +173,20 @@ fn a_window_that_becomes_narrow_gives_memory_back_whoever_lags() {
 }
 
 #[test]
+fn a_window_that_spares_the_fastest_stops_the_writer_and_loses_it_nothing() {
+    let (log, writer) = log();
+    let (mut fast, mut lags) = (log.reader(), log.reader());
+    (0..100).for_each(|_| writer.push(chunk(1, 10_000)));
+    assert!(next(&mut fast).is_ready());
+    writer.narrow(10_000);
+    assert!(writer.poll_room(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(drain(&mut fast).0.len(), 990_000);
+    writer.push(chunk(1, 10_000));
+    assert!(log.state.lock().kept < 30_000);
+    assert_eq!(drain(&mut lags), (vec![], Poll::Ready(Some(Broken::TooSlow))));
+}
+
+#[test]
 fn a_writer_that_waits_for_readers_goes_on_when_the_last_has_left() {
     let (log, writer) = log();
     let reader = log.reader();

@@ -23,8 +23,10 @@ pub(super) struct Hold {
     pub(super) blocked: bool,
     /// Whether the origin's body waits for its readers, and holds its seat for as long.
     pub(super) waits: bool,
-    /// Whether more of it is to come, and it need not be kept whole.
+    /// Whether more of it is to come.
     pub(super) arrives: bool,
+    /// Whether it is kept no longer than a narrow window already.
+    pub(super) is_narrow: bool,
     /// Whether it was ended before, and is about to let go.
     pub(super) ended: bool,
 }
@@ -59,7 +61,8 @@ pub(super) fn for_memory(holds: &[Hold], outside: u64, most: u64) -> Plan {
     loop {
         // What only those hold who were ended is as good as gone.
         let leaving: u64 = readers.iter().zip(&sizes).filter(|(readers, _)| **readers == 0).map(|(_, size)| size).sum();
-        let left = outside.saturating_sub(leaving).saturating_sub(narrowed);
+        let held = outside.saturating_sub(leaving);
+        let left = held.saturating_sub(narrowed);
         if left <= most || plan.end.len() + plan.narrow.len() >= AT_ONCE {
             return plan;
         }
@@ -69,7 +72,7 @@ pub(super) fn for_memory(holds: &[Hold], outside: u64, most: u64) -> Plan {
         for index in 0..holds.len() {
             charges[client_of[index]] += share(index);
         }
-        let anybody = left > most.saturating_add(most / 4);
+        let anybody = held > most.saturating_add(most / 4);
         let order = |index: &usize| {
             let (hold, charge) = (&holds[*index], charges[client_of[*index]]);
             (charge > most / 8, hold.is_slow(SLOW), charge, share(*index), Reverse(hold.known_rate()))
@@ -83,10 +86,12 @@ pub(super) fn for_memory(holds: &[Hold], outside: u64, most: u64) -> Plan {
             return plan;
         };
         let body = body_of[next];
-        if holds[next].arrives && !holds[next].is_slow(SLOW) && readers[body] == 1 && sizes[body] > NARROW {
+        let drains = holds[next].arrives && !holds[next].is_slow(SLOW) && readers[body] == 1;
+        if drains && !anybody && sizes[body] > NARROW {
+            // What it reads is not replaced: as good as gone for as long as it reads fast.
             narrowed += sizes[body] - NARROW;
             sizes[body] = NARROW;
-            plan.narrow.push(next);
+            plan.narrow.extend((!holds[next].is_narrow).then_some(next));
             continue;
         }
         ended[next] = true;

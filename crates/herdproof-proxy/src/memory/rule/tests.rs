@@ -7,7 +7,17 @@ const FAST: u64 = 1 << 20;
 
 /// A reader that has had time to show how fast it is.
 fn reader(client: u64, body: usize, bytes: u64, rate: u64) -> Hold {
-    Hold { client, body, bytes, rate: Some(rate), blocked: true, waits: false, arrives: false, ended: false }
+    Hold {
+        client,
+        body,
+        bytes,
+        rate: Some(rate),
+        blocked: true,
+        waits: false,
+        arrives: false,
+        is_narrow: false,
+        ended: false,
+    }
 }
 
 /// Whom to end, and whether it is enough.
@@ -76,6 +86,9 @@ fn a_fast_reader_of_what_still_arrives_slows_the_origin_and_is_not_ended() {
     let arrives = |client, body, rate| Hold { arrives: true, ..reader(client, body, 10 * NARROW, rate) };
     let fast = [arrives(1, 1, FAST), arrives(2, 2, FAST)];
     assert_eq!(for_memory(&fast, 20 * NARROW, most), Plan { narrow: vec![1], ..Plan::default() });
+    let is_narrow = [fast[0], Hold { is_narrow: true, ..fast[1] }];
+    assert_eq!(for_memory(&is_narrow, 20 * NARROW, most), Plan::default(), "it is given the time to read");
+    assert_eq!(for_memory(&is_narrow, 21 * NARROW, most).end, [1], "as long as there is any");
     let slow = [arrives(1, 1, FAST), arrives(2, 2, 1)];
     assert_eq!(for_memory(&slow, 20 * NARROW, most), Plan { end: vec![1], ..Plan::default() });
     let shared = [arrives(1, 1, FAST), arrives(1, 2, FAST), arrives(2, 2, FAST)];
