@@ -19,13 +19,14 @@ mod world;
 use std::{
     fmt::Display,
     io::{self, Write},
+    net::TcpListener,
     path::PathBuf,
     process::ExitCode,
 };
 
 use attacks::{ATTACKS, Attack};
 use report::{Check, table};
-use world::{Context, Form};
+use world::{ATTACKER, Context, Form};
 
 /// What was asked for on the command line: ours, or that of a test runner.
 #[derive(Debug, Default)]
@@ -104,6 +105,11 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if let Err(error) = TcpListener::bind((ATTACKER, 0)) {
+        aside(format_args!("nothing was tried: {ATTACKER} is no address of this machine ({error})"));
+        // Not every system has all of 127.0.0.0/8.
+        return if options.is_full() { ExitCode::from(3) } else { ExitCode::SUCCESS };
+    }
     let binary = options.binary.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_herdproof").into());
     let context = Context { form: options.form, binary };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be made");
@@ -126,7 +132,9 @@ async fn run(context: &Context, chosen: &[&'static Attack]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (number, attack) in chosen.iter().enumerate() {
         aside(format_args!("{} of {}: {}", number + 1, chosen.len(), attack.name));
-        checks.extend(attack.run(context).await);
+        let (attack, context) = (*attack, context.clone());
+        let run = tokio::spawn(async move { attack.run(&context).await }).await;
+        checks.extend(run.unwrap_or_else(|panic| vec![Check::ended_early(attack.name, &panic)]));
     }
     checks
 }

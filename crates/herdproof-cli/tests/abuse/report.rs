@@ -19,6 +19,14 @@ pub(crate) struct Check {
     pub(crate) met: Option<bool>,
 }
 
+impl Check {
+    /// The attack itself did not come to its end.
+    pub(crate) fn ended_early(attack: &'static str, why: &impl ToString) -> Check {
+        let (what, bar) = ("the attack".into(), "comes to its end".into());
+        Check { attack, case: String::new(), what, got: why.to_string(), bar, met: Some(false) }
+    }
+}
+
 /// What an attack has to say, one line for each promise.
 #[derive(Debug)]
 pub(crate) struct Findings {
