@@ -247,3 +247,22 @@ fn a_url_that_fails_for_everybody_is_paced_from_one_address_and_from_many() {
         );
     }
 }
+
+#[test]
+fn an_error_that_one_client_provokes_does_not_keep_an_old_page_in_service() {
+    for status in [400, 429, 500, 503] {
+        run(
+            move |asked| match asked.number {
+                1 => vec![answer(200, "cache-control: max-age=1, stale-if-error=600\nage: 1", "old")],
+                _ if is_evil(asked) => vec![answer(status, "", "evil")],
+                _ => vec![fresh("new")],
+            },
+            async |world| {
+                world.ask(get("/")).await.is(200, "old");
+                world.settled().await;
+                world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap();
+                world.spawn_from(GOOD, get("/")).await.unwrap().is(200, "new");
+            },
+        );
+    }
+}
