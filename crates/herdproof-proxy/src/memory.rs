@@ -208,7 +208,9 @@ impl BodyMemory {
         }
         let ended: Vec<_> = plan.end.iter().filter_map(|index| readers.end(*ids.get(*index)?)).collect();
         drop(readers);
-        ended.into_iter().for_each(|connection| connection.end(Cause::Memory));
+        for connection in ended {
+            connection.end(Cause::Memory);
+        }
         plan.short
     }
 

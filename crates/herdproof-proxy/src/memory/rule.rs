@@ -11,6 +11,10 @@ const AT_ONCE: usize = 256;
 
 /// One client's hold on one body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about a reader or its body, and all combinations occur"
+)]
 pub(super) struct Hold {
     pub(super) client: u64,
     /// The same for all who read the same body.

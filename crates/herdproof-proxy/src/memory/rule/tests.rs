@@ -73,7 +73,7 @@ fn a_slow_reader_of_little_outlasts_a_fast_one_whose_client_holds_much() {
 
 #[test]
 fn where_all_are_fast_and_hold_little_nobody_is_ended_up_to_a_quarter_more() {
-    let all = |bytes: u64| -> Vec<Hold> { (0..10).map(|n| reader(n, n as usize, bytes, FAST)).collect() };
+    let all = |bytes: u64| -> Vec<Hold> { (0..10).map(|n| reader(n as u64, n, bytes, FAST)).collect() };
     let Plan { end, short, .. } = for_memory(&all(90), 1_000, MOST);
     assert_eq!((end, short), (vec![], true));
     let Plan { end, short, .. } = for_memory(&all(90), 1_001, MOST);
