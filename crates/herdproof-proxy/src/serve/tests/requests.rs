@@ -380,7 +380,7 @@ fn a_body_that_is_not_sent_holds_no_seat_for_ever() {
         move |_| vec![Step::Hold(hold.clone()), fresh("never")],
         async |world| {
             let mut stream = world.connect().await;
-            stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nhalf").await.unwrap();
+            stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf").await.unwrap();
             world.until(|| world.proxy.0.origin.stats().in_flight == 1).await;
             // The client is ended, and its seat with it.
             world.until(|| world.server.connections() == 0).await;
