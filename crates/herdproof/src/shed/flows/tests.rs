@@ -120,7 +120,7 @@ impl Room {
             assert_eq!(band.lengths.len(), band.next.len());
             assert_eq!(band.lengths.iter().map(|length| length.0).sum::<u32>(), band.waiting);
         }
-        assert_eq!(by_user.len() + self.flows.unused.len(), self.flows.flows.len());
+        assert_eq!(by_user.len() + self.flows.unused.len(), self.flows.all.len());
     }
 }
 
