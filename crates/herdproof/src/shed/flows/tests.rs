@@ -432,7 +432,9 @@ proptest! {
                 held.push(flow);
             }
         }
-        held.into_iter().for_each(|flow| room.flows.release(flow));
+        for flow in held {
+            room.flows.release(flow);
+        }
         prop_assert_eq!((room.flows.inside, room.flows.waiting, room.flows.by_user.len()), (0, 0, 0));
         prop_assert_eq!(room.flows.slots.held(), 0);
     }
