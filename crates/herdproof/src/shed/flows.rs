@@ -48,7 +48,7 @@ type User = Option<NonZero<u64>>;
 #[derive(Debug)]
 pub(super) struct Flows {
     slots: Slots,
-    flows: Vec<Flow>,
+    all: Vec<Flow>,
     /// Those of them that are nobody's.
     unused: Vec<u32>,
     by_user: HashMap<User, u32, MapHasher>,
@@ -136,7 +136,7 @@ impl Flows {
         };
         Flows {
             slots: Slots::new(),
-            flows: Vec::new(),
+            all: Vec::new(),
             unused: Vec::new(),
             by_user: HashMap::with_hasher(hasher.clone()),
             by_load: HashMap::with_hasher(hasher),
@@ -323,8 +323,8 @@ impl Flows {
 
     /// Refuses the oldest of a flow whose own line stands.
     fn shed_flow(&mut self, flow: u32, band: usize, view: View) -> Option<Ended> {
-        let Flows { slots, flows, .. } = self;
-        let one = &mut flows[flow as usize];
+        let Flows { slots, all, .. } = self;
+        let one = &mut all[flow as usize];
         let looks = one.queues[band].looked.replace(view.now) != Some(view.now);
         let mut out = None;
         for class in OF_BAND[band] {
@@ -366,7 +366,7 @@ impl Flows {
 
     /// A call found no line before it.
     fn calm(&mut self, flow: u32, class: usize, now: Tick, usual: Duration) {
-        let codel = &mut self.flows[flow as usize].codels[class];
+        let codel = &mut self.all[flow as usize].codels[class];
         codel.scale(usual);
         codel.sample(Duration::ZERO, now);
     }
@@ -379,7 +379,7 @@ impl Flows {
     fn link(&mut self, slot: u32, now: Tick) {
         let Of { flow, class, .. } = self.slots.of(slot);
         let (class, band) = (usize::from(class), band_of(usize::from(class)));
-        self.slots.link(&mut self.flows[flow as usize].lists[class], slot);
+        self.slots.link(&mut self.all[flow as usize].lists[class], slot);
         self.waiting += 1;
         self.bands[band].waiting += 1;
         self.turn += 1;
@@ -396,7 +396,7 @@ impl Flows {
     fn unlink(&mut self, slot: u32) {
         let of = self.slots.of(slot);
         let band = band_of(of.class());
-        self.slots.unlink(&mut self.flows[of.flow as usize].lists[of.class()], slot);
+        self.slots.unlink(&mut self.all[of.flow as usize].lists[of.class()], slot);
         self.waiting -= 1;
         self.bands[band].waiting -= 1;
         if let Some(load) = of.load
@@ -409,8 +409,8 @@ impl Flows {
 
     /// Changes a flow, and keeps it where it is looked for. One that holds nothing and has nobody waiting is given up.
     fn change(&mut self, flow: u32, change: impl FnOnce(&mut Flow)) {
-        let Flows { flows, bands, .. } = self;
-        let one = &mut flows[flow as usize];
+        let Flows { all, bands, .. } = self;
+        let one = &mut all[flow as usize];
         for (band, queue) in bands.iter_mut().zip(&one.queues).filter(|(_, queue)| queue.waiting > 0) {
             band.next.remove(&(one.held, queue.number, flow));
             band.lengths.remove(&(queue.waiting, flow));
@@ -440,19 +440,19 @@ impl Flows {
             queues: [turn; BANDS],
         };
         let flow = if let Some(flow) = self.unused.pop() {
-            self.flows[flow as usize] = new;
+            self.all[flow as usize] = new;
             flow
         } else {
-            self.flows.push(new);
+            self.all.push(new);
             // Bounded by those who wait and those who are inside.
-            u32::try_from(self.flows.len() - 1).unwrap_or(NONE)
+            u32::try_from(self.all.len() - 1).unwrap_or(NONE)
         };
         self.by_user.insert(user, flow);
         flow
     }
 
     fn flow(&self, flow: u32) -> &Flow {
-        &self.flows[flow as usize]
+        &self.all[flow as usize]
     }
 }
 

@@ -120,7 +120,7 @@ impl Room {
             assert_eq!(band.lengths.len(), band.next.len());
             assert_eq!(band.lengths.iter().map(|length| length.0).sum::<u32>(), band.waiting);
         }
-        assert_eq!(by_user.len() + self.flows.unused.len(), self.flows.flows.len());
+        assert_eq!(by_user.len() + self.flows.unused.len(), self.flows.all.len());
     }
 }
 
@@ -432,7 +432,9 @@ proptest! {
                 held.push(flow);
             }
         }
-        held.into_iter().for_each(|flow| room.flows.release(flow));
+        for flow in held {
+            room.flows.release(flow);
+        }
         prop_assert_eq!((room.flows.inside, room.flows.waiting, room.flows.by_user.len()), (0, 0, 0));
         prop_assert_eq!(room.flows.slots.held(), 0);
     }
