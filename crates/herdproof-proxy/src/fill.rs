@@ -45,7 +45,7 @@ use crate::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
         hop::{self, Forwarder},
         judge,
-        share::{is_about_the_request, is_failure},
+        share::is_about_the_request,
     },
     serve::Core,
     settings::Route,
@@ -247,8 +247,9 @@ pub(crate) async fn fill(
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
-    let verdict = if is_failure(head.status) && verdict.shares() && !job.speaks_for_others() {
-        // It says that it may be kept, but one client may have caused it.
+    // It may say that it may be kept, but one client may have caused it.
+    let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others();
+    let verdict = if is_doubtful {
         Verdict::Failed(Reason::Error)
     } else if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
         Verdict::NotShareable { why: Reason::TooLarge, store: false }
@@ -263,7 +264,9 @@ pub(crate) async fn fill(
             if job.by != By::Proxy {
                 failure.answer = Mutex::new(Some(response(head, body)));
             }
-            let failed = core.failed(&job, failure, Some(ended), landing.aboard());
+            // What may be kept is worth a request of our own, for those who come next.
+            let aboard = landing.aboard() + u32::from(is_doubtful);
+            let failed = core.failed(&job, failure, Some(ended), aboard);
             landing.land_and_end(failed);
         }
         (Verdict::NotShareable { why, store: false }, _) => {
@@ -274,7 +277,6 @@ pub(crate) async fn fill(
             landing.land_and_end(Landed::own(&job, why, Some(answer)));
         }
         _ => {
-            core.ended(&job, ended, false);
             core.learn(&job, head.status, verdict);
             hop::keep(&mut head.headers, times.wall);
             let head = block(head.status, &head.headers);
@@ -357,9 +359,11 @@ impl Arrival<'_> {
             None
         };
         let (over, chunks) = self.receive(writer, body).await;
-        if over == Over::Broken {
+        match over {
+            Over::Whole => drop(core.ended(job, Ended::Well, false)),
             // Those who have read a part of it are cut off. For all others one request of our own finds out more.
-            core.ended(job, Ended::Broken(StatusCode::BAD_GATEWAY, 1), true);
+            Over::Broken => drop(core.ended(job, Ended::Broken(StatusCode::BAD_GATEWAY, 1), true)),
+            Over::Unread => {}
         }
         let Some(place) = place else { return };
         match chunks {

@@ -8,7 +8,7 @@
 //! port is another one.
 //!
 //! A page that asks by our address cannot read the answer, but it could still ask. Browsers say in `Sec-Fetch-Site` where a request
-//! comes from: what other sites make is refused, but for a link that somebody follows.
+//! comes from, and older ones in `Origin`: what other sites make is refused, but for a link that somebody follows.
 
 use std::net::IpAddr;
 
@@ -58,10 +58,20 @@ impl Hosts {
         if !self.is_meant(host.as_bytes()) || !target.is_none_or(|target| self.is_meant(target)) {
             return Err(ANOTHER_HOST);
         }
-        if is_of_another_site(headers) && !(*method == Method::GET && is_followed(headers)) {
+        let is_foreign = is_of_another_site(headers) || !self.is_origin_meant(headers);
+        if is_foreign && !(*method == Method::GET && is_followed(headers)) {
             return Err(ANOTHER_SITE);
         }
         Ok(())
+    }
+
+    /// Whether the page that makes the request, if it is said, is of this listener. Browsers too old for `Sec-Fetch-Site` say it.
+    fn is_origin_meant(&self, headers: &HeaderMap) -> bool {
+        headers.get_all(header::ORIGIN).into_iter().all(|origin| {
+            let origin = origin.as_bytes();
+            let host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+            host.is_some_and(|host| self.is_meant(host))
+        })
     }
 
     fn is_meant(&self, host: &[u8]) -> bool {
@@ -152,6 +162,10 @@ mod tests {
         for (method, fields, status) in [
             (Method::GET, &[(site, "none")][..], 200),
             (Method::GET, &[(site, "same-origin"), (mode, "cors")], 200),
+            (Method::GET, &[("origin", "http://localhost:9090")], 200),
+            (Method::GET, &[("origin", "http://evil.example")], 403),
+            (Method::GET, &[("origin", "null")], 403),
+            (Method::GET, &[("origin", "http://localhost"), ("origin", "http://evil.example")], 403),
             (Method::GET, &[(site, "cross-site")], 403),
             (Method::GET, &[(site, "same-site"), (mode, "cors")], 403),
             (Method::GET, &[(site, "whatever")], 403),

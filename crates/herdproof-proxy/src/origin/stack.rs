@@ -43,7 +43,7 @@ const FINE: Duration = Duration::from_millis(100);
 /// the only one.
 const HEDGES: f64 = 1.0;
 /// How long an open breaker waits for the first probe at most, and for any other.
-const OPEN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(1));
+const OPEN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(700));
 /// Those who are refused meanwhile are called back over this time after the next probe.
 const BACK: Duration = Duration::from_secs(1);
 

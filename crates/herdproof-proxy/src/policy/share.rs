@@ -421,6 +421,8 @@ fn bars_of_status(status: StatusCode) -> Option<Reason> {
         ..200 => Some(Reason::Interim),
         206 => Some(Reason::Partial),
         304 | 412 | 416 => Some(Reason::Condition),
+        // About one client, whatever else it says.
+        429 => Some(Reason::Overload),
         _ => is_about_the_request(status).then_some(Reason::Status),
     }
 }

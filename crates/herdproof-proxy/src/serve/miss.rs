@@ -252,6 +252,10 @@ impl Core {
             return visit.stale(object, "origin-failed", self.env.now());
         }
         if led && let Some(response) = failure.take() {
+            // An error that says it may be kept, to a request that does not speak for others, is that request's own.
+            if !response.status().is_server_error() {
+                return visit.passed(response, Reason::Status.name());
+            }
             let mut served = visit.passed(response, "origin-failed");
             served.outcome = Outcome::Failed;
             return served;

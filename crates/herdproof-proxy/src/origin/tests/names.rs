@@ -55,7 +55,8 @@ fn a_name_that_is_not_found_does_not_keep_the_proxy_from_starting() {
         let origin = Origin::new(&env, &settings).unwrap();
         let error = origin.get("/").await.unwrap_err();
         assert!(matches!(error, OriginError::Connect(_)), "{error:?}");
-        assert_eq!((origin.stats().requests, origin.stats().unreachable), (0, 1));
+        // A probe may have tried too.
+        assert!(origin.stats().requests == 0 && origin.stats().unreachable >= 1);
     });
 }
 

@@ -227,7 +227,7 @@ proptest! {
             || has("set-cookie")
             || asks("authorization") && !any(&["public", "s-maxage", "must-revalidate"])
             || asks("cookie") && !any(&["public", "s-maxage"])
-            || matches!(status, 206 | 304 | 501);
+            || matches!(status, 206 | 304 | 429 | 501);
         let dates: Vec<&str> = others.iter().filter(|(name, _)| name == "expires").map(|(_, value)| value.as_str()).collect();
         let dated = cdn.is_none() && !dates.is_empty() && !dates.contains(&"0");
         let timed = any(&["max-age", "s-maxage"]) || dated;

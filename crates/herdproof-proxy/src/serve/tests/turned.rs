@@ -232,13 +232,17 @@ fn a_body_that_breaks_off_costs_one_request_more_and_not_one_for_each() {
 }
 
 #[test]
-fn a_url_that_fails_for_everybody_is_paced_from_one_address_and_from_many() {
+fn a_herd_at_a_url_that_fails_for_everybody_is_two_requests_from_one_address_and_from_many() {
     for many in [false, true] {
+        let gate = Gate::new();
+        let hold = gate.clone();
         run(
-            |_| vec![answer(500, "", "broken")],
+            move |_| vec![Step::Hold(hold.clone()), answer(500, "", "broken")],
             async |world| {
                 let from = |number: usize| [127, 0, 0, if many { 10 + u8::try_from(number % 40).unwrap() } else { 10 }];
                 let herd: Vec<_> = (0..HERD).map(|number| world.spawn_from(from(number), get("/"))).collect();
+                world.aboard(HERD).await;
+                gate.open();
                 for reply in herd {
                     assert_eq!(reply.await.unwrap().status, 500);
                 }
@@ -264,5 +268,36 @@ fn an_error_that_one_client_provokes_does_not_keep_an_old_page_in_service() {
                 world.spawn_from(GOOD, get("/")).await.unwrap().is(200, "new");
             },
         );
+    }
+}
+
+#[test]
+fn an_error_that_says_it_may_be_kept_is_kept_only_if_others_get_it_too() {
+    for status in [403, 404, 410, 500, 503] {
+        // For one request only, and for all.
+        for for_all in [false, true] {
+            run(
+                move |asked| {
+                    if for_all || is_evil(asked) {
+                        vec![answer(status, "cache-control: max-age=600", "error")]
+                    } else {
+                        vec![fresh("fine")]
+                    }
+                },
+                async |world| {
+                    for _ in 0..2 {
+                        assert_eq!(world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().text(), "error");
+                        world.settled().await;
+                        let good = world.spawn_from(GOOD, get("/")).await.unwrap();
+                        assert_eq!(good.text(), if for_all { "error" } else { "fine" }, "{status}");
+                        world.settled().await;
+                        if !for_all {
+                            break;
+                        }
+                    }
+                    assert_eq!(world.origin.requests(), 2, "what is for all is kept: {status}");
+                },
+            );
+        }
     }
 }
