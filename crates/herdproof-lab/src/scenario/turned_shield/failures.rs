@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use parking_lot::Mutex;
 
 use super::{
-    Knobs, LAST,
+    Knobs,
     world::{ATTACKER, Origin, Outcome, PROXY, Users, Work, attack, end, herds, visits},
 };
 use crate::{
@@ -25,6 +25,8 @@ use crate::{
 
 /// The page's hash.
 const PAGE: u64 = 7;
+/// The one address that everybody has, where there is only one.
+const NAT: u64 = 1;
 /// As many as the proxy has.
 const ROUNDS: u32 = 5;
 
@@ -42,7 +44,9 @@ pub(super) enum Memory {
 pub(super) enum Page {
     /// Users one by one, and the attacker; it answers well to all but that one.
     FailsForOne,
-    /// The same, and it fails at once for everybody.
+    /// The same, with one address for everybody.
+    FailsBehindOneAddress,
+    /// As the first, and it fails at once for everybody.
     FailsForAll,
     /// Users in herds, and it fails for everybody after a while.
     FailsForHerds,
@@ -109,7 +113,7 @@ pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, page: Page, tap: Tap)
         kept: Mutex::default(),
     });
     let good = match page {
-        Page::FailsForOne => Work::Load,
+        Page::FailsForOne | Page::FailsBehindOneAddress => Work::Load,
         Page::FailsForAll => Work::Choke,
         Page::FailsForHerds => Work::LoadInVain,
     };
@@ -125,14 +129,11 @@ pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, page: Page, tap: Tap)
             visit(Caller::of(user, "/page").in_wave("burst", wave), user);
         });
     } else {
-        visits(&env, knobs, move |user| visit(Caller::of(user, "/page"), user));
-        let clock = env.clone();
-        attack(&env, knobs, move |_| {
-            let caller = Caller::of(ATTACKER, "/page");
-            let request = Request { client: ATTACKER, caller, work: Work::Choke, own: good };
-            let served = Arc::clone(&door).serve(request);
-            clock.spawn(async move { drop(served.await) }).detach();
-        });
+        let client = move |user| if page == Page::FailsBehindOneAddress { NAT } else { user };
+        visits(&env, knobs, move |user| visit(Caller::of(user, "/page"), client(user)));
+        let client = if page == Page::FailsBehindOneAddress { NAT } else { ATTACKER };
+        let request = Request { client, caller: Caller::of(ATTACKER, "/page"), work: Work::Choke, own: good };
+        attack(&env, knobs, move |_| Arc::clone(&door).serve(request));
     }
     end(sim, &origin, &users)
 }
@@ -234,12 +235,21 @@ impl Door {
     }
 }
 
-/// The share of users who fail where everybody's failure is everybody's, by arithmetic: whoever comes first after the page or the
-/// memory of it has lapsed decides for all who come until the next.
+/// The percentage of users who fail where everybody's failure is everybody's, by arithmetic: whoever comes first after the page or
+/// the memory of its failure has lapsed decides for all who come until the next lapse.
 pub(super) fn shared_by_arithmetic(knobs: Knobs) -> f64 {
     let Knobs { attack, users, load, fresh, .. } = knobs;
-    let first = attack / (attack + users);
-    let fails = first * users * 1.5;
-    let served = (1.0 - first) * (1.0 + users * (load + fresh).min(LAST).as_secs_f64());
-    fails / (fails + served)
+    let attacker_first = attack / (attack + users);
+    // Remembered for one to two seconds.
+    let failed = attacker_first * users * 1.5;
+    let served = (1.0 - attacker_first) * (1.0 + users * (load + fresh).as_secs_f64());
+    100.0 * failed / (failed + served)
+}
+
+/// The same as it comes out, over enough runs that chance does not decide.
+pub(super) fn shared_by_runs(seed: u64, knobs: Knobs) -> f64 {
+    let runs =
+        (0..16).map(|number| run(seed.wrapping_add(number), knobs, Memory::Shared, Page::FailsForOne, Tap::default()));
+    let (failed, users) = runs.fold((0, 0), |(failed, users), run| (failed + run.failed(), users + run.users()));
+    100.0 * failed as f64 / users.max(1) as f64
 }

@@ -45,11 +45,7 @@ pub(super) fn breaker(seed: u64, knobs: Knobs, fault: Fault, is_there: bool, tap
         let (clock, door, users) = (env.clone(), Arc::clone(&door), users.clone());
         visits(&env, knobs, move |user| users.come(&clock, Arc::clone(&door).serve(user, work(Work::Load))));
     }
-    let clock = env.clone();
-    attack(&env, knobs, move |_| {
-        let served = Arc::clone(&door).serve(ATTACKER, work(Work::Choke));
-        clock.spawn(async move { drop(served.await) }).detach();
-    });
+    attack(&env, knobs, move |_| Arc::clone(&door).serve(ATTACKER, work(Work::Choke)));
     end(sim, &origin, &users)
 }
 

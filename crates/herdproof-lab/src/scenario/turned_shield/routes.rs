@@ -111,13 +111,11 @@ pub(super) fn run(seed: u64, knobs: Knobs, gate: Gate, page: Page, tap: Tap) -> 
             users.come(&clock, Arc::clone(&door).serve(request));
         });
     }
-    let clock = env.clone();
     attack(&env, knobs, move |number| {
         let (client, item) = (ATTACKER, HERDS + number);
         let (caller, template) = (Caller::of(client, "/shop").item(item), template(&door, item));
         let request = Request { client, caller, key: key(item), template, work: Work::Trifle, came: Came::Private };
-        let served = Arc::clone(&door).serve(request);
-        clock.spawn(async move { drop(served.await) }).detach();
+        Arc::clone(&door).serve(request)
     });
     end(sim, &origin, &users)
 }

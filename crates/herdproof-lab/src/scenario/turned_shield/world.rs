@@ -99,16 +99,22 @@ impl Users {
 }
 
 /// Lets one client ask at a rate, from the first instant to the last.
-pub(super) fn attack(env: &Env, knobs: Knobs, request: impl Fn(u64) + Send + 'static) {
+pub(super) fn attack<F>(env: &Env, knobs: Knobs, request: impl Fn(u64) -> F + Send + Sync + 'static)
+where
+    F: Future<Output = bool> + Send + 'static,
+{
     let (clock, rng, rate) = (env.clone(), env.rng("attacker"), knobs.attack);
-    env.spawn(async move { poisson(&clock, &rng, Tick::ZERO + LAST, |_| rate, request).await }).detach();
+    env.spawn(async move {
+        let spawn = |number| clock.spawn(request(number)).detach();
+        poisson(&clock, &rng, Tick::ZERO + LAST, |_| rate, spawn).await;
+    })
+    .detach();
 }
 
 /// Lets users come one by one. Each has a number of its own.
-pub(super) fn visits(env: &Env, knobs: Knobs, visit: impl Fn(u64) + Send + 'static) {
+pub(super) fn visits(env: &Env, knobs: Knobs, visit: impl Fn(u64) + Send + Sync + 'static) {
     let (clock, rng, rate) = (env.clone(), env.rng("users"), knobs.users);
-    env.spawn(async move { poisson(&clock, &rng, Tick::ZERO + LAST, |_| rate, move |user| visit(user + 1)).await })
-        .detach();
+    env.spawn(async move { poisson(&clock, &rng, Tick::ZERO + LAST, |_| rate, |user| visit(user + 1)).await }).detach();
 }
 
 /// Lets users come in herds, one each five seconds. The first number is the herd's, the second the user's.
@@ -153,10 +159,19 @@ impl Outcome {
         most as u64
     }
 
-    /// The share of the users who were not served.
-    pub(super) fn failed(&self) -> f64 {
-        let failed = self.users.iter().filter(|(served, _)| !served).count();
-        failed as f64 / self.users.len().max(1) as f64
+    /// How many users were not served.
+    pub(super) fn failed(&self) -> u64 {
+        self.users.iter().filter(|(served, _)| !served).count() as u64
+    }
+
+    /// Of how many.
+    pub(super) fn users(&self) -> u64 {
+        self.users.len() as u64
+    }
+
+    /// The percentage of them.
+    pub(super) fn failed_percent(&self) -> f64 {
+        100.0 * self.failed() as f64 / self.users().max(1) as f64
     }
 
     /// What so many percent of the users who were served did not exceed.
@@ -178,8 +193,8 @@ impl Outcome {
             Figure::count("calls", "calls", self.calls()),
             Figure::count("calls_for_users", "for users", self.for_users()),
             Figure::count("most_calls_per_second", "worst/s", self.most_in_a_second()),
-            Figure::count("users", "users", self.users.len() as u64),
-            Figure::number("users_failed_percent", "failed %", self.failed() * 100.0),
+            Figure::count("users", "users", self.users()),
+            Figure::number("users_failed_percent", "failed %", self.failed_percent()),
             Figure::time("p50_ms", "p50", self.wait(50)),
             Figure::time("p99_ms", "p99", self.wait(99)),
         ];
