@@ -1,14 +1,16 @@
 //! What every request to the origin passes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use herdproof::{
-    Breaker, Env, Sim,
-    gate::{Ask, Gate, Permit, Span, Verdict},
+    Breaker, Env, Sim, Tick,
+    gate::{Ask, Gate, Permit, Span, Verdict, guard, result},
+    shed::Queue,
 };
+use herdproof_proxy::Settings as Proxy;
 
 use super::{
-    Knobs,
+    Knobs, LAST,
     world::{ATTACKER, Origin, Outcome, Users, Work, attack, end, visits},
 };
 use crate::{
@@ -24,6 +26,20 @@ pub(super) enum Fault {
     /// That there is no connection: no request can bring that about.
     Connection,
 }
+
+/// Who has the next seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seats {
+    /// Whoever is next in the one line for all.
+    OneLine,
+    /// Whoever holds fewest, and nobody more than four times as many as are free.
+    Fair,
+}
+
+/// A wait for a seat that is fine, as in the proxy.
+const FINE: Duration = Duration::from_millis(100);
+/// How long the attacker waits after it was refused.
+const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 struct Door {
@@ -62,4 +78,47 @@ impl Door {
         permit.settle(&verdict, Span { from: ask.at, to: self.env.now() });
         served
     }
+}
+
+/// Users at pages of their own, and a client that always has so many requests under way that take long.
+pub(super) fn seats(seed: u64, knobs: Knobs, seats: Seats, tap: Tap) -> Outcome {
+    let sim = Sim::new(seed);
+    let env = sim.env();
+    // What limits are the seats.
+    let origin = Origin::new(&env, Plan::new(usize::MAX, knobs.load), tap);
+    let users = Users::default();
+    let proxy = Proxy::default().origin;
+    let queue = Queue::builder(&env, u32::try_from(knobs.workers).unwrap_or(u32::MAX));
+    let queue = queue.line(proxy.line).patience(proxy.queue_wait).target(FINE);
+    let queue = match seats {
+        Seats::OneLine => queue,
+        Seats::Fair => queue.fair(),
+    };
+    let queue = queue.build();
+    for _ in 0..knobs.slow_calls {
+        let (clock, origin, queue) = (env.clone(), origin.clone(), queue.clone());
+        env.spawn(async move {
+            while clock.now() < Tick::ZERO + LAST {
+                if !seated(&clock, &queue, &origin, ATTACKER, Work::Slow(knobs.slow_load)).await {
+                    clock.sleep(AGAIN).await;
+                }
+            }
+        })
+        .detach();
+    }
+    {
+        let (clock, origin, users) = (env.clone(), origin.clone(), users.clone());
+        visits(&env, knobs, move |user| {
+            let (env, queue, origin) = (clock.clone(), queue.clone(), origin.clone());
+            users.come(&clock, async move { seated(&env, &queue, &origin, user, Work::Load).await });
+        });
+    }
+    end(sim, &origin, &users)
+}
+
+/// Waits for a seat and asks the origin; whether it was served.
+async fn seated(env: &Env, queue: &Queue, origin: &Origin, client: u64, work: Work) -> bool {
+    let ask = Ask::new(env).user(client);
+    let call = || async { origin.call(client, Caller::of(client, "/pages"), work).await.then_some(()).ok_or(()) };
+    guard(env, queue, result, ask, call).await.is_ok()
 }

@@ -33,6 +33,8 @@ pub(super) enum Work {
     Choke,
     /// An answer for this client only, at once.
     Trifle,
+    /// It takes so long, whatever else there is to do.
+    Slow(Duration),
     /// No connection.
     Unreachable,
 }
@@ -77,6 +79,10 @@ impl Origin {
         let underway = self.tap.begin(&self.env, caller);
         let status = match work {
             Work::Load | Work::LoadInVain if self.service.call().await.is_err() => 503,
+            Work::Slow(time) => {
+                self.env.sleep(time).await;
+                200
+            }
             Work::Load | Work::Trifle => 200,
             Work::LoadInVain | Work::Choke => 500,
             Work::Unreachable => 502,
