@@ -1,18 +1,19 @@
 //! One client turns what protects everybody against everybody.
 //!
-//! A cache that remembers failures, a breaker, a learner that lets private pages pass: each reacts to what it sees, and what it
-//! sees is what clients send. One client with a header that the origin cannot bear makes any page answer 500. If that answer is
-//! shared and remembered, all who want the page have it; if the breaker counts it, nobody reaches any page; and who asks for a
-//! few private pages switches coalescing off for the route they are in. Fifty requests a second do what an attack on the
-//! origin would need thousands for.
+//! A cache that remembers failures, a breaker, a line for seats, a learner that lets private pages pass: each reacts to what it
+//! sees, and what it sees is what clients send. One client with a header that the origin cannot bear makes any page answer 500.
+//! If that answer is shared and remembered, all who want the page have it; if the breaker counts it, nobody reaches any page;
+//! who asks for a few private pages switches coalescing off for the route they are in; and who asks for slow ones has all seats.
+//! Fifty requests a second do what an attack on the origin would need thousands for.
 //!
 //! The rule against it is one: what one client causes, one client suffers. Before a failure is everybody's, the proxy asks with
 //! a request of its own, without that client's headers. What was learned to be private widens a gate and does not open it, so
-//! that a page which can be shared after all costs eight requests and not one for each user. The breaker hears of connections,
-//! which no request can break.
+//! that a page which can be shared after all costs eight requests and not one for each user. The breaker hears whether there are
+//! connections, which no request can change. And the client that holds most seats at the origin gets the next one last.
 //!
-//! What is decided here is decided by the proxy's own code; the origin, the attacker and the users are models. Every pair of arms
-//! has the same arrivals.
+//! The decisions are made by the proxy's `failing`, `learn` and `widen` and by the library's breaker and queue, with its defaults.
+//! In what order the proxy asks them is repeated here in short; the origin, the attacker and the users are models. The arms of
+//! a pair have the same arrivals.
 
 mod failures;
 mod gates;
@@ -22,7 +23,7 @@ mod world;
 use std::time::Duration;
 
 use failures::Memory;
-use gates::Fault;
+use gates::{Fault, Seats};
 use routes::Gate;
 use world::{HERDS, Outcome};
 
@@ -55,11 +56,15 @@ knobs! {
     private_herd: u64 = 800, 1..=5_000;
     /// How long the origin works on such a page on average.
     private_load: Duration = MS * 200, MS..=SECOND * 2;
+    /// How many slow requests the attacker has under way all the time, where it is after the seats.
+    slow_calls: u64 = 300, 1..=5_000;
+    /// How long each of them takes.
+    slow_load: Duration = SECOND * 4, MS..=SECOND * 10;
 }
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "turned-shield",
-    title: "one client feeds the cache, the gate and the breaker: they refuse everybody, or only that client",
+    title: "one client feeds the cache, the breaker and the line: they fail everybody, or that client only",
     knobs: Knobs::all,
     run,
 };
@@ -70,9 +75,10 @@ enum Way {
     Failures(Memory, failures::Page),
     Routes(Gate, routes::Page),
     Breaker(Fault),
+    Seats(Seats),
 }
 
-const WAYS: [(&str, Way); 9] = [
+const WAYS: [(&str, Way); 11] = [
     ("failures: shared, remembered", Way::Failures(Memory::Shared, failures::Page::FailsForOne)),
     ("failures: a request of our own", Way::Failures(Memory::Own, failures::Page::FailsForOne)),
     ("fails for all: a request of our own", Way::Failures(Memory::Own, failures::Page::FailsForAll)),
@@ -82,6 +88,8 @@ const WAYS: [(&str, Way); 9] = [
     ("private pages: a gate that widens", Way::Routes(Gate::Widening, routes::Page::Private)),
     ("breaker: fed with 5xx", Way::Breaker(Fault::Status)),
     ("breaker: fed with connections", Way::Breaker(Fault::Connection)),
+    ("seats: one line", Way::Seats(Seats::OneLine)),
+    ("seats: fair by client", Way::Seats(Seats::Fair)),
 ];
 
 fn run(settings: &Settings) -> Report {
@@ -93,15 +101,16 @@ fn run(settings: &Settings) -> Report {
             Way::Failures(memory, page) => failures::run(seed, knobs, memory, page, tap),
             Way::Routes(gate, page) => routes::run(seed, knobs, gate, page, tap),
             Way::Breaker(fault) => gates::breaker(seed, knobs, fault, true, tap),
+            Way::Seats(seats) => gates::seats(seed, knobs, seats, tap),
         }
     });
-    let [shared, own, .., closed, open] = &outcomes;
-    let [_, _, _, passes, widens, ..] = &outcomes;
+    let [shared, own, _, passes, widens, _, _, closed, open, line, fair] = &outcomes;
     let summary = format!(
         "one client with {:.0} requests a second fails {:.0} % of the users where its failures are shared and remembered, and \
          {:.0} % where a request of our own decides (99 of 100 wait for {:.0} ms at most); {:.0} % where they trip the breaker, and \
          {:.0} % where only lost connections do. Five herds of {} at pages of a route that it made look private cost {} \
-         requests, or {} through a gate that widens.",
+         requests, or {} through a gate that widens. With {} slow requests under way it fails {:.0} % in one line for the \
+         seats, and {:.0} % where they are shared fairly.",
         knobs.attack,
         Outcome::failed_percent(shared),
         Outcome::failed_percent(own),
@@ -111,6 +120,9 @@ fn run(settings: &Settings) -> Report {
         knobs.herd,
         passes.for_users(),
         widens.for_users(),
+        knobs.slow_calls,
+        Outcome::failed_percent(line),
+        Outcome::failed_percent(fair),
     );
     let arms = WAYS.iter().zip(&outcomes).map(|((name, _), outcome)| outcome.arm(name)).collect();
     Report {
@@ -124,8 +136,8 @@ fn run(settings: &Settings) -> Report {
     }
 }
 
-fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; 9]) -> Vec<Check> {
-    let [_, own, for_all, passes, widens, no_gate, gate, closed, open] = outcomes;
+fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; WAYS.len()]) -> Vec<Check> {
+    let [_, own, for_all, passes, widens, no_gate, gate, closed, open, line, fair] = outcomes;
     let herds = failures::run(settings.seed, knobs, Memory::Own, failures::Page::FailsForHerds, Tap::default());
     let unreachable = gates::breaker(settings.seed, knobs, Fault::Connection, false, Tap::default());
     let per_herd = |outcome: &Outcome| outcome.for_users() as f64 / HERDS as f64;
@@ -194,7 +206,7 @@ fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; 9]) -> Vec<Che
             gate.wait(99).as_secs_f64() / no_gate.wait(99).as_secs_f64(),
         ),
         Check::at_least(
-            Source::Promise,
+            Source::Formula,
             "breaker fed with 5xx: percent of the users that it refuses",
             80.0,
             closed.failed_percent(),
@@ -205,6 +217,19 @@ fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; 9]) -> Vec<Che
             "... and if there are no connections: the share of all requests that are tried",
             0.05,
             unreachable.calls() as f64 / demand,
+        ),
+        Check::at_least(
+            Source::Formula,
+            "one line for the seats: percent of the users that slow requests of one client keep out",
+            50.0,
+            line.failed_percent(),
+        ),
+        Check::equal(Source::Promise, "fair seats: users that they keep out", &0, &fair.failed()),
+        Check::at_most(
+            Source::Promise,
+            "... p99 of the users, in loads",
+            1.25,
+            fair.wait(99).as_secs_f64() / knobs.load.as_secs_f64(),
         ),
     ]
 }
