@@ -45,6 +45,7 @@ mod swr;
 mod throttle;
 mod token_refresh;
 mod ttl_jitter;
+mod turned_shield;
 mod unseen_plants;
 mod xfetch;
 
@@ -90,6 +91,7 @@ const CATALOGUE: &[Scenario] = &[
     breaker_reclose::SCENARIO,
     outlier_ejection::SCENARIO,
     throttle::SCENARIO,
+    turned_shield::SCENARIO,
     limiter_refill::SCENARIO,
     adaptive_limits::SCENARIO,
     unseen_plants::SCENARIO,

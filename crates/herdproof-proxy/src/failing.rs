@@ -17,7 +17,7 @@
 //! them is the *witness*; it does not lead again while it is one. With one client address for everybody that second failure
 //! never comes: each of them is then told by its own request, paced.
 //!
-//! Everything here is arithmetic on a [`Record`]; [`Failing`] keeps them in a table of fixed size.
+//! Everything here is arithmetic on one record for each URL; [`Failing`] keeps them in a table of fixed size.
 
 use std::{ops::Range, time::Duration};
 
@@ -41,9 +41,32 @@ const WITNESS: Duration = Duration::from_secs(10);
 /// The longest that an origin's `Retry-After` counts for one URL.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Which URLs fail.
+/// Which URLs fail, by a hash of their key; see the [module](self).
+///
+/// It decides and does nothing: whoever has a request asks it when to [`start`](Failing::start), waits until then, and tells
+/// it how the request [`ended`](Failing::ended). The proxy does so for every response that is not in its cache, and the lab
+/// for a whole crowd in virtual time (`herdproof lab run turned-shield`).
+///
+/// ```
+/// use std::time::Duration;
+/// use herdproof::Tick;
+/// use herdproof_proxy::failing::{By, Ended, Failing, Next, Own, Start};
+/// use http::StatusCode;
+///
+/// let (failing, now, url) = (Failing::new(), Tick::ZERO + Duration::from_secs(1), 7);
+/// let error = Ended::Status(StatusCode::INTERNAL_SERVER_ERROR, None);
+/// let remembered = (&(Duration::from_secs(1)..Duration::from_secs(2)), 0.5);
+///
+/// // A request with the headers of client 1 fails while others wait for it: they ask again, by a request of our own.
+/// assert_eq!(failing.ended(url, now, By::Client(1), error, true, remembered), Next::Again);
+/// assert!(matches!(failing.start(url, now, 2), Start::Ask { own: Own::Yes, .. }));
+///
+/// // That fails too: so it does for everybody, for a while.
+/// assert!(matches!(failing.ended(url, now, By::Proxy, error, true, remembered), Next::Fail(_)));
+/// assert!(matches!(failing.start(url, now, 2), Start::Known(_)));
+/// ```
 #[derive(Debug)]
-pub(crate) struct Failing(Table<Record>);
+pub struct Failing(Table<Record>);
 
 /// What is known of a URL that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,24 +92,31 @@ struct Record {
 
 /// What to do with a request for a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
+pub enum Start {
     /// Ask the origin at this tick, with everybody who comes until then.
     Ask {
+        /// When.
         at: Tick,
+        /// Whether with a request of our own.
         own: Own,
         /// Whether it has failed lately, so that one attempt has to do.
         again: bool,
     },
     /// Ask by itself at this tick: its last failure is not to be shared.
-    Aside { at: Tick },
+    Aside {
+        /// When.
+        at: Tick,
+    },
     /// It failed a moment ago, for everybody.
     Known(Known),
 }
 
 /// Whether the origin is asked with a request of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Own {
+pub enum Own {
+    /// It is.
     Yes,
+    /// It is asked with a client's headers.
     No,
     /// If more than one client waits for it.
     IfShared,
@@ -94,14 +124,16 @@ pub(crate) enum Own {
 
 /// A failure that holds for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) status: StatusCode,
-    pub(crate) until: Tick,
+pub struct Known {
+    /// The status it failed with.
+    pub status: StatusCode,
+    /// Until when nobody asks again.
+    pub until: Tick,
 }
 
 /// Whose headers a request had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub enum By {
     /// The client with this key.
     Client(u64),
     /// Nobody's: the proxy asked.
@@ -110,7 +142,7 @@ pub(crate) enum By {
 
 /// How a request for a URL ended, as far as failures go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// With an answer that is no failure.
     Well,
     /// With an answer that says of a request of ours that it lacks something: 4xx.
@@ -125,20 +157,27 @@ pub(crate) enum Ended {
 
 /// What those aboard do who did not get the answer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// It failed for them too, until then.
     Fail(Tick),
     /// They ask again, together.
     Again,
 }
 
+impl Default for Failing {
+    fn default() -> Failing {
+        Failing::new()
+    }
+}
+
 impl Failing {
-    pub(crate) fn new() -> Failing {
+    /// With nothing known of any URL.
+    pub fn new() -> Failing {
         Failing(Table::new(KEYS))
     }
 
     /// What to do with a request of this client.
-    pub(crate) fn start(&self, key: u64, now: Tick, client: u64) -> Start {
+    pub fn start(&self, key: u64, now: Tick, client: u64) -> Start {
         let begin = Start::Ask { at: now, own: Own::No, again: false };
         match self.0.get(key, |record| record.start(now, client)) {
             Some(Start::Aside { .. }) => {
@@ -150,13 +189,13 @@ impl Failing {
     }
 
     /// Whether a request of our own says nothing about this URL.
-    pub(crate) fn own_is_bad(&self, key: u64, now: Tick) -> bool {
+    pub fn own_is_bad(&self, key: u64, now: Tick) -> bool {
         self.0.get(key, |record| record.own_is_bad(now)).unwrap_or(false)
     }
 
     /// A request has ended. `others`: whether more clients than the one whose headers it had waited for it; `rest` and `draw`:
     /// how long a failure holds for all.
-    pub(crate) fn ended(
+    pub fn ended(
         &self,
         key: u64,
         now: Tick,

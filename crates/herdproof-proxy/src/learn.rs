@@ -11,7 +11,7 @@
 //! What is learned is learned from what clients ask for, so it never switches coalescing off. A stranger who teaches that a
 //! route is private makes a herd at an unseen page of it eight requests instead of one, and no more: what comes back
 //! shareable is stored, and the rest of the herd has it. Both tables are of fixed size, and a scan through many URLs does not
-//! flush what is known of others ([`Table`]).
+//! flush what is known of others (`table.rs`).
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -67,7 +67,7 @@ const USUAL: [&str; 22] = [
 
 /// Keys whose response could not be shared lately.
 #[derive(Debug)]
-pub(crate) struct Private(Table<Row>);
+pub struct Private(Table<Row>);
 
 /// Private responses of one key in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ struct Row {
 
 /// Routes of which no response could be shared lately.
 #[derive(Debug)]
-pub(crate) struct Routes<S> {
+pub struct Routes<S> {
     scores: Table<Score>,
     /// Whether any route was ever learned private.
     any: AtomicBool,
@@ -98,7 +98,7 @@ enum Score {
 
 /// A route, in its fine and its coarse form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Template {
+pub struct Template {
     fine: u64,
     coarse: u64,
 }
@@ -114,7 +114,7 @@ pub(crate) fn speaks_for_others(headers: &HeaderMap) -> bool {
 }
 
 /// How many requests of one key may go in parallel after so many private responses in a row.
-pub(crate) fn width(times: u8) -> u32 {
+pub fn width(times: u8) -> u32 {
     NARROW << times.min(TIMES)
 }
 
@@ -125,14 +125,21 @@ impl Template {
     }
 }
 
+impl Default for Private {
+    fn default() -> Private {
+        Private::new()
+    }
+}
+
 impl Private {
-    pub(crate) fn new() -> Private {
+    /// With nothing known of any key.
+    pub fn new() -> Private {
         Private(Table::new(KEYS))
     }
 
     /// One more private response to this key, which is remembered until then. `plainly`: to a request that others would have
     /// made in the same way.
-    pub(crate) fn remember(&self, key: u64, now: Tick, until: Tick, plainly: bool) {
+    pub fn remember(&self, key: u64, now: Tick, until: Tick, plainly: bool) {
         self.0.change(key, now, |row| {
             let times = if now < row.until { row.times.saturating_add(1) } else { 1 };
             *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until };
@@ -140,14 +147,14 @@ impl Private {
     }
 
     /// Forgets a key: something of it could be shared.
-    pub(crate) fn forget(&self, key: u64, now: Tick) {
+    pub fn forget(&self, key: u64, now: Tick) {
         if self.0.get(key, |_| ()).is_some() {
             self.0.change(key, now, |row| *row = Row::default());
         }
     }
 
     /// How many private responses in a row a key had lately; none if it had none.
-    pub(crate) fn times(&self, key: u64, now: Tick) -> Option<u8> {
+    pub fn times(&self, key: u64, now: Tick) -> Option<u8> {
         self.0.get(key, |row| (now < row.until).then_some(row.times)).flatten()
     }
 }
@@ -170,12 +177,13 @@ impl Worth for Score {
 }
 
 impl<S: BuildHasher> Routes<S> {
-    pub(crate) fn new(hasher: S) -> Routes<S> {
+    /// With nothing known of any route. The hasher's seed should be unknown to clients.
+    pub fn new(hasher: S) -> Routes<S> {
         Routes { scores: Table::new(2 * ROUTES), any: AtomicBool::new(false), hasher }
     }
 
     /// The route of a request. Those with credentials are others than those without.
-    pub(crate) fn template(&self, authority: &str, path: &str, credentials: bool) -> Template {
+    pub fn template(&self, authority: &str, path: &str, credentials: bool) -> Template {
         let mut fine = self.hasher.build_hasher();
         let mut coarse = self.hasher.build_hasher();
         (authority, credentials, true).hash(&mut fine);
@@ -197,7 +205,7 @@ impl<S: BuildHasher> Routes<S> {
     }
 
     /// Whether no response of this route could be shared lately.
-    pub(crate) fn is_private(&self, route: Template) -> bool {
+    pub fn is_private(&self, route: Template) -> bool {
         let score = |key| self.scores.get(key, |score| *score).unwrap_or_default();
         let is_private = |score| matches!(score, Score::Private(times) if times >= PRIVATE);
         let fine = score(route.fine);
@@ -205,7 +213,7 @@ impl<S: BuildHasher> Routes<S> {
     }
 
     /// A response of this route could be shared, or could not.
-    pub(crate) fn learn(&self, route: Template, shareable: bool, now: Tick) {
+    pub fn learn(&self, route: Template, shareable: bool, now: Tick) {
         for (key, best) in [(route.fine, Score::Shared), (route.coarse, Score::Unknown)] {
             // The rule, and most often the end of it: nothing changes.
             if shareable && self.scores.get(key, |score| *score).unwrap_or_default() == best {
@@ -237,7 +245,7 @@ fn extension(path: &str) -> Option<&str> {
 }
 
 /// How long a key is remembered, drawn so that they are not all forgotten at once.
-pub(crate) fn memory(draw: f64) -> Duration {
+pub fn memory(draw: f64) -> Duration {
     Duration::from_secs(90).mul_f64(1.0 + draw / 3.0)
 }
 

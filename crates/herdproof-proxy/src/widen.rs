@@ -8,7 +8,7 @@
 //! private costs eight requests.
 //!
 //! - One client has at most half of the width while others wait: it cannot hold the gate shut with requests of its own.
-//! - Nobody waits for a response that does not come: while there is none, one more request goes each [`STEP`].
+//! - Nobody waits for a response that does not come: while there is none, one more request goes each second.
 //! - A gate is there only while somebody is at it, so there are never more gates than requests.
 
 use std::{
@@ -27,9 +27,25 @@ const STEP: Duration = Duration::from_secs(1);
 /// Gates lie in so many maps, each with a lock of its own.
 const SHARDS: usize = 16;
 
-/// All gates; see the [module](self). Cheap to clone, and clones share.
+/// All gates, by a hash of their key; see the [module](self). Cheap to clone, and clones share.
+///
+/// ```
+/// use herdproof::Env;
+/// use herdproof_proxy::{learn, widen::{Came, Turn, Widening}};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+/// # runtime.block_on(async {
+/// let gates = Widening::new(&Env::system());
+/// let (key, client, most) = (7, 1, 256);
+/// // Of a key that was never seen and may be private, eight requests go at first.
+/// match gates.enter(key, client, learn::width(0)).await {
+///     Turn::Ask(going) => going.came(Came::Private, most), // the origin was asked: twice as many may go now
+///     Turn::Look => {}                                     // another's response can be shared, and is in the cache
+/// }
+/// # });
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Widening(Arc<Shards>);
+pub struct Widening(Arc<Shards>);
 
 #[derive(Debug)]
 struct Shards {
@@ -74,7 +90,7 @@ enum Turned {
 
 /// What to do now.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// Ask the origin.
     Ask(Going),
     /// Something that can be shared has come: look for it.
@@ -83,7 +99,7 @@ pub(crate) enum Turn {
 
 /// What the response was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub enum Came {
     /// Others may have it.
     Shareable,
     /// It was for one.
@@ -92,7 +108,7 @@ pub(crate) enum Came {
 
 /// The right to ask the origin by oneself. Dropped without a verdict it says nothing about the key.
 #[derive(Debug)]
-pub(crate) struct Going {
+pub struct Going {
     all: Widening,
     key: u64,
     client: u64,
@@ -108,13 +124,14 @@ struct Place<'a> {
 }
 
 impl Widening {
-    pub(crate) fn new(env: &Env) -> Widening {
+    /// Gates that nobody is at.
+    pub fn new(env: &Env) -> Widening {
         let shard = || Mutex::new(HashMap::with_hasher(env.hasher("proxy/widening")));
         Widening(Arc::new(Shards { env: env.clone(), shards: std::array::from_fn(|_| shard()) }))
     }
 
     /// Waits for a turn. The width is for a gate that nobody is at; one that others are at keeps its own if that is wider.
-    pub(crate) async fn enter(&self, key: u64, client: u64, width: u32) -> Turn {
+    pub async fn enter(&self, key: u64, client: u64, width: u32) -> Turn {
         let mut place = {
             let mut shard = self.shard(key).lock();
             let now = self.0.env.now();
@@ -306,7 +323,7 @@ impl Gate {
 
 impl Going {
     /// What the response was. No more than so many may ever go in parallel.
-    pub(crate) fn came(mut self, came: Came, most: u32) {
+    pub fn came(mut self, came: Came, most: u32) {
         self.came = Some(came);
         self.all.over(self.key, self.client, Some(came), most);
     }
