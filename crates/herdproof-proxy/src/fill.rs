@@ -46,6 +46,7 @@ use crate::{
         hop::{self, Forwarder},
         judge,
         share::is_about_the_request,
+        vary::Spec,
     },
     serve::Core,
     settings::Route,
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     /// Whether the origin said that what was kept is still right.
     pub(crate) revalidated: bool,
     pub(crate) stored: bool,
+    /// Whether it answers a request of our own: then it is nobody's, and has to fit everybody who gets it.
+    pub(crate) is_ours: bool,
 }
 
 /// A response for one of them.
@@ -348,7 +351,13 @@ impl Arrival<'_> {
             Verdict::NotShareable { why, .. } => Landed::own(job, why, Some(Answer::Object(object))),
             _ => {
                 let stored = self.verdict.stores();
-                Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored }))
+                Landed::Shared(Arc::new(Shared {
+                    object,
+                    variant,
+                    revalidated: false,
+                    stored,
+                    is_ours: job.by == By::Proxy,
+                }))
             }
         };
         // Who comes after the head of a response that is stale at once is not to have it.
@@ -429,7 +438,7 @@ impl Job {
     fn disown(&mut self, core: &Core) {
         let mut seen = HeaderMap::new();
         let spec = core.store.varies_on(&self.key);
-        for name in spec.iter().flat_map(|spec| spec.names()) {
+        for name in spec.iter().flat_map(Spec::names) {
             for value in self.headers.get_all(name) {
                 seen.append(name, value.clone());
             }
@@ -535,7 +544,7 @@ impl Core {
         if !is_new || !serves || !job.class.may_have(object.life.is_for_all()) {
             return None;
         }
-        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true })))
+        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true, is_ours: false })))
     }
 
     /// How a job asks to be let through to the origin.
@@ -622,6 +631,7 @@ impl Core {
                 variant,
                 revalidated: true,
                 stored: verdict.stores(),
+                is_ours: job.by == By::Proxy,
             })),
         };
         if let Some(why) = judged.verdict.why().filter(|_| !judged.verdict.stores()) {

@@ -123,7 +123,7 @@ impl Proxy {
             failing: Failing::new(),
             private: Private::new(),
             learned: Routes::new(env.hasher("proxy/routes")),
-            widening: Widening::new(env),
+            widening: Widening::new(env, settings.origin.limit),
             memory: BodyMemory::new(env, settings.in_flight),
             uploads,
             max_object,

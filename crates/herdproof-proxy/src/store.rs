@@ -106,10 +106,9 @@ impl Store {
     #[inline]
     pub(crate) fn find(&self, key: &KeyRef<'_>, headers: &HeaderMap) -> Found {
         match self.slots.find(key as &dyn AsKey).map(|got| got.value) {
-            None => Found { object: None, variant: None },
             // One that is still arriving, and too large to be kept or broken off, is of no use to who comes late.
             Some(Slot::Object(object)) if object.has_beginning() => Found { object: Some(object), variant: None },
-            Some(Slot::Object(_)) => Found { object: None, variant: None },
+            Some(Slot::Object(_)) | None => Found { object: None, variant: None },
             Some(Slot::Varies(signpost)) => self.find_variant(key, &signpost, headers),
         }
     }

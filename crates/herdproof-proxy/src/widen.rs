@@ -45,11 +45,13 @@ const SHARDS: usize = 16;
 /// # });
 /// ```
 #[derive(Clone, Debug)]
-pub struct Widening(Arc<Shards>);
+pub struct Widening(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shards {
+struct Inner {
     env: Env,
+    /// No more than so many of one key ever go in parallel.
+    most: u32,
     shards: [Mutex<HashMap<u64, Gate, MapHasher>>; SHARDS],
 }
 
@@ -125,9 +127,9 @@ struct Place<'a> {
 
 impl Widening {
     /// Gates that nobody is at.
-    pub fn new(env: &Env) -> Widening {
+    pub fn new(env: &Env, most: u32) -> Widening {
         let shard = || Mutex::new(HashMap::with_hasher(env.hasher("proxy/widening")));
-        Widening(Arc::new(Shards { env: env.clone(), shards: std::array::from_fn(|_| shard()) }))
+        Widening(Arc::new(Inner { env: env.clone(), most: most.max(1), shards: std::array::from_fn(|_| shard()) }))
     }
 
     /// Waits for a turn. The width is for a gate that nobody is at; one that others are at keeps its own if that is wider.
@@ -136,7 +138,7 @@ impl Widening {
             let mut shard = self.shard(key).lock();
             let now = self.0.env.now();
             let gate = shard.entry(key).or_insert_with(|| Gate::new(now));
-            gate.width = gate.width.max(width.max(1));
+            gate.width = gate.width.max(width.clamp(1, self.0.most));
             let number = gate.join(client);
             let woken = gate.let_go(now);
             let steps = gate.needs_steps();
@@ -188,10 +190,10 @@ impl Widening {
         }
     }
 
-    fn over(&self, key: u64, client: u64, came: Option<Came>, most: u32) {
+    fn over(&self, key: u64, client: u64, came: Option<Came>) {
         let mut shard = self.shard(key).lock();
         let Some(gate) = shard.get_mut(&key) else { return };
-        let woken = gate.over(client, came, most, self.0.env.now());
+        let woken = gate.over(client, came, self.0.most, self.0.env.now());
         if gate.is_idle() {
             shard.remove(&key);
         }
@@ -200,7 +202,6 @@ impl Widening {
     }
 
     fn shard(&self, key: u64) -> &Mutex<HashMap<u64, Gate, MapHasher>> {
-        #[expect(clippy::cast_possible_truncation, reason = "only its first bits count")]
         &self.0.shards[(key >> 60) as usize % SHARDS]
     }
 }
@@ -322,17 +323,17 @@ impl Gate {
 }
 
 impl Going {
-    /// What the response was. No more than so many may ever go in parallel.
-    pub fn came(mut self, came: Came, most: u32) {
+    /// What the response was.
+    pub fn came(mut self, came: Came) {
         self.came = Some(came);
-        self.all.over(self.key, self.client, Some(came), most);
+        self.all.over(self.key, self.client, Some(came));
     }
 }
 
 impl Drop for Going {
     fn drop(&mut self) {
         if self.came.is_none() {
-            self.all.over(self.key, self.client, None, u32::MAX);
+            self.all.over(self.key, self.client, None);
         }
     }
 }
@@ -349,7 +350,7 @@ impl Drop for Place<'_> {
         // It was its turn, and it left before it heard of that: somebody else's turn.
         let woken = match gone {
             Some(waiting) if waiting.state == Turned::Goes => {
-                gate.over(waiting.client, None, u32::MAX, self.all.0.env.now())
+                gate.over(waiting.client, None, self.all.0.most, self.all.0.env.now())
             }
             _ => Vec::new(),
         };
@@ -376,7 +377,7 @@ mod tests {
     fn herd(users: u64, client: impl Fn(u64) -> u64, came: Came) -> (u64, Duration) {
         let mut sim = Sim::new(1);
         let env = sim.env();
-        let gates = Widening::new(&env);
+        let gates = Widening::new(&env, MOST);
         let (asked, last) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Tick::ZERO)));
         let begun = env.now();
         let tasks: Vec<_> = (0..users)
@@ -387,7 +388,7 @@ mod tests {
                     if let Turn::Ask(going) = gates.enter(7, client, 8).await {
                         *asked.lock() += 1;
                         env.sleep(LOAD).await;
-                        going.came(came, MOST);
+                        going.came(came);
                     }
                     *last.lock() = env.now();
                 })
@@ -419,7 +420,7 @@ mod tests {
     fn one_client_cannot_hold_the_gate_shut_for_others() {
         let mut sim = Sim::new(1);
         let env = sim.env();
-        let gates = Widening::new(&env);
+        let gates = Widening::new(&env, MOST);
         sim.run(async move {
             let mut held = Vec::new();
             // Fifty requests of one client that never end, and one of another.
@@ -452,7 +453,7 @@ mod tests {
     fn nobody_waits_for_a_response_that_does_not_come() {
         let mut sim = Sim::new(1);
         let env = sim.env();
-        let gates = Widening::new(&env);
+        let gates = Widening::new(&env, MOST);
         sim.run(async move {
             let begun = env.now();
             let mut held = Vec::new();
@@ -469,7 +470,7 @@ mod tests {
     fn who_leaves_before_its_turn_gives_it_to_the_next() {
         let mut sim = Sim::new(1);
         let env = sim.env();
-        let gates = Widening::new(&env);
+        let gates = Widening::new(&env, MOST);
         sim.run(async move {
             let Turn::Ask(first) = gates.enter(7, 1, 1).await else { panic!("there is room") };
             let polled = Cell::new(false);
@@ -480,7 +481,7 @@ mod tests {
             })
             .await;
             assert!(polled.get());
-            first.came(Came::Private, 1);
+            first.came(Came::Private);
             // It is the second's turn, which has not heard of it and leaves.
             drop(second);
             assert!(matches!(gates.enter(7, 3, 1).await, Turn::Ask(_)));

@@ -125,7 +125,8 @@ impl State {
 
     /// A probe is over, that was sent while the breaker was open or was not.
     pub(super) fn heard(&mut self, heard: Heard, open: bool, now: Tick, draw: f64) -> Act {
-        let within = |(shortest, longest): (Duration, Duration)| now + shortest + (longest - shortest).mul_f64(draw);
+        let within =
+            |(shortest, longest): (Duration, Duration)| now + shortest + longest.saturating_sub(shortest).mul_f64(draw);
         match (heard, open) {
             (Heard::Over, _) => Act::Nothing,
             (Heard::There, _) | (Heard::Busy, false) => {

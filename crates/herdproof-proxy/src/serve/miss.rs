@@ -14,7 +14,7 @@ use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::{PROXY_STATUS, cache_status, proxy_status},
-    failing::{Next, Start},
+    failing::{Known, Next, Start},
     fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
     key::Key,
     learn::width,
@@ -38,13 +38,13 @@ fn patience(took: Duration) -> Duration {
     if took < LONGEST { took.saturating_mul(4).clamp(SHORTEST, LONGEST) } else { SHORTEST }
 }
 
-/// What a request makes of what has come.
-enum Look {
-    Served(Served),
-    /// It is not for this request, nor for others like it.
-    Apart(&'static str),
-    /// It is not for this request.
-    Again,
+/// What a request has learned of its page while it waited.
+#[derive(Default)]
+struct Learned {
+    /// Why it is for one only, if it is.
+    private: Option<&'static str>,
+    /// How it failed for somebody else.
+    failed: Option<Arc<Failure>>,
 }
 
 /// Why a request goes by itself, and how many of its key may at a time.
@@ -69,9 +69,7 @@ impl Core {
         if let Some(served) = self.turned_away(visit) {
             return served;
         }
-        // What was learned of it while it waited: that it is for one only, and that it failed for somebody else.
-        let mut private = None;
-        let mut failed: Option<Arc<Failure>> = None;
+        let mut learned = Learned::default();
         for _ in 0..ROUNDS {
             let now = self.env.now();
             let prior = found.object.as_ref().filter(|object| visit.class.may_have(object.life.is_for_all()));
@@ -88,22 +86,15 @@ impl Core {
                     None,
                 );
             }
-            let mut alone = usage == Some(Use::Alone)
+            let alone = usage == Some(Use::Alone)
                 || visit.class.way() == Way::Alone && !prior.is_some_and(|object| object.life.is_for_all());
-            let apart = self.apart(visit, &found, alone, private);
-            if !alone && apart.is_none() {
-                let key = found.variant.as_ref().map_or(visit.key.hash(), Key::hash);
-                match self.failing.start(key, now, visit.who.key()) {
-                    Start::Known(known) => {
-                        return self.not_served(visit, spare.as_ref(), &Failure::known(known), false);
-                    }
-                    Start::Aside { at } => {
-                        self.env.sleep_until(at).await;
-                        alone = true;
-                    }
-                    Start::Ask { .. } => {}
-                }
-            }
+            let apart = self.apart(visit, &found, alone, learned.private);
+            let shares = !alone && apart.is_none();
+            let started = if shares { self.start(visit, &found, now).await } else { Ok(Kind::Alone) };
+            let kind = match started {
+                Ok(kind) => kind,
+                Err(known) => return self.not_served(visit, spare.as_ref(), &Failure::known(known), false),
+            };
             if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
                 return visit.stale(object, "origin-failed", now);
             }
@@ -112,77 +103,36 @@ impl Core {
             }
             let until = waits_until(spare.as_ref().map(|object| &object.life), now, visit.arrived + self.settings.wait);
             let waiting = self.metrics.wait();
-            let mut going = None;
-            if let Some(Apart { width, .. }) = apart {
-                let key = private_key(&visit.class, visit.key.hash());
-                let most = self.settings.origin.limit;
-                let turn = self.widening.enter(key, visit.who.key(), width.min(most));
-                match by(&self.env, Some(until), turn).await {
-                    Some(Turn::Ask(turn)) => going = Some(turn),
-                    Some(Turn::Look) => {}
-                    None => return self.gave_up(visit, spare.as_ref(), &FlightError::Deadline),
+            let turn = match apart {
+                Some(apart) => self.turn(visit, apart, until).await.map(Some),
+                None => Some(None),
+            };
+            let going = match turn {
+                // Something that can be shared has come for another: it is looked for below.
+                Some(Some(Turn::Look)) => {
+                    drop(waiting);
+                    match self.hit(visit) {
+                        Ok(choice) => return visit.deliver(choice, self.env.now()),
+                        Err(again) => found = again,
+                    }
+                    continue;
                 }
-            }
-            let kind = if alone || going.is_some() { Kind::Alone } else { Kind::Miss };
-            let flown = if apart.is_some() && going.is_none() {
-                None
-            } else if let Some(Apart { why, .. }) = apart.filter(|apart| visit.wants_its_own(apart.width)) {
+                Some(Some(Turn::Ask(going))) => Some(going),
+                Some(None) => None,
+                None => return self.gave_up(visit, spare.as_ref(), &FlightError::Deadline),
+            };
+            if let Some(Apart { why, .. }) = apart.filter(|apart| visit.wants_its_own(apart.width)) {
                 return self.pass(visit, why).await;
-            } else {
-                Some(self.fly(visit, &found, prior, kind).by(until).await)
-            };
+            }
+            let flown = self.fly(visit, &found, prior, kind).by(until).await;
             drop(waiting);
-            let came = |going: Option<Going>, came| {
-                if let Some(going) = going {
-                    going.came(came, self.settings.origin.limit);
-                }
-            };
             match flown {
-                // Something that can be shared has come for another; it is looked for below.
-                None => {}
-                Some(Ok(Flown { value: Landed::Shared(shared), led, .. })) => {
-                    came(going, Came::Shareable);
-                    match self.shared(visit, &shared, led) {
-                        Look::Served(served) => return served,
-                        Look::Apart(why) => private = Some(why),
-                        Look::Again => {}
+                Ok(flown) => {
+                    if let Some(served) = self.landed(visit, spare.as_ref(), flown, going, &mut learned) {
+                        return served;
                     }
                 }
-                Some(Ok(Flown { value: Landed::Own(answer), led: true, .. })) => {
-                    came(going, Came::Private);
-                    let why = answer.why.name();
-                    match answer.take() {
-                        Some(Answer::Origin(response)) => return visit.passed(*response, why),
-                        Some(Answer::Object(object)) => {
-                            let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
-                            let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
-                            return visit.deliver(choice, self.env.now());
-                        }
-                        // It answered a request of our own, or nobody knows what.
-                        None => private = Some(why),
-                    }
-                }
-                Some(Ok(Flown { value: Landed::Own(answer), .. })) => {
-                    if let (Reason::Overload, Some(object)) = (answer.why, &spare) {
-                        return visit.stale(object, answer.why.name(), self.env.now());
-                    }
-                    let (why, for_a_user) = (answer.why.name(), answer.for_a_user);
-                    // It may hold the origin's connection, for the one it is for.
-                    drop(answer);
-                    // What was for a user who said so may be for all who do not: those ask again, together.
-                    if !for_a_user || visit.class.has_credentials() {
-                        private = Some(why);
-                    }
-                }
-                Some(Ok(Flown { value: Landed::Failed(failure), led, .. })) => {
-                    // The failure of a client's own request is that client's.
-                    let goes_on = failure.next == Some(Next::Again) && (!led || failure.is_ours);
-                    if !goes_on {
-                        return self.not_served(visit, spare.as_ref(), &failure, led);
-                    }
-                    failed = Some(failure);
-                }
-                Some(Err(error)) => return self.gave_up(visit, spare.as_ref(), &error),
+                Err(error) => return self.gave_up(visit, spare.as_ref(), &error),
             }
             // As if it had come just now: all that holds for a hit holds here.
             match self.hit(visit) {
@@ -190,24 +140,106 @@ impl Core {
                 Err(again) => found = again,
             }
         }
-        match failed {
+        match learned.failed {
             Some(failure) => self.not_served(visit, None, &failure, false),
             None => self.pass(visit, "vary").await,
         }
     }
 
-    /// What has come for all who may have it.
-    fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool) -> Look {
-        let Shared { object, variant, revalidated, stored } = shared;
+    /// Whether the origin may be asked with others, after what it has just done with this URL; and waits for its turn if this client
+    /// is to ask by itself.
+    async fn start(&self, visit: &Visit<'_>, found: &Found, now: Tick) -> Result<Kind, Known> {
+        let key = found.variant.as_ref().map_or(visit.key.hash(), Key::hash);
+        match self.failing.start(key, now, visit.who.key()) {
+            Start::Known(known) => Err(known),
+            Start::Ask { .. } => Ok(Kind::Miss),
+            Start::Aside { at } => {
+                self.env.sleep_until(at).await;
+                Ok(Kind::Alone)
+            }
+        }
+    }
+
+    /// Waits until it may go by itself; none if that takes too long.
+    async fn turn(&self, visit: &Visit<'_>, apart: Apart, until: Tick) -> Option<Turn> {
+        let key = private_key(&visit.class, visit.key.hash());
+        by(&self.env, Some(until), self.widening.enter(key, visit.who.key(), apart.width)).await
+    }
+
+    /// What a request is answered with, now that its flight has landed; none if it has to look again.
+    fn landed(
+        &self,
+        visit: &Visit<'_>,
+        spare: Option<&Arc<Object>>,
+        flown: Flown<Landed>,
+        going: Option<Going>,
+        learned: &mut Learned,
+    ) -> Option<Served> {
+        let Flown { value, led, .. } = flown;
+        match value {
+            Landed::Shared(shared) => {
+                if let Some(going) = going {
+                    going.came(Came::Shareable);
+                }
+                self.shared(visit, &shared, led, learned)
+            }
+            Landed::Own(answer) if led => {
+                if let Some(going) = going {
+                    going.came(Came::Private);
+                }
+                let why = answer.why.name();
+                match answer.take() {
+                    Some(Answer::Origin(response)) => Some(visit.passed(*response, why)),
+                    Some(Answer::Object(object)) => {
+                        let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
+                        let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
+                        Some(visit.deliver(choice, self.env.now()))
+                    }
+                    // It answered a request of our own, or nobody knows what.
+                    None => {
+                        learned.private = Some(why);
+                        None
+                    }
+                }
+            }
+            Landed::Own(answer) => {
+                if let (Reason::Overload, Some(object)) = (answer.why, spare) {
+                    return Some(visit.stale(object, answer.why.name(), self.env.now()));
+                }
+                // What was for a user who said so may be for all who do not: those ask again, together.
+                if !answer.for_a_user || visit.class.has_credentials() {
+                    learned.private = Some(answer.why.name());
+                }
+                None
+            }
+            Landed::Failed(failure) => {
+                // The failure of a client's own request is that client's.
+                let goes_on = failure.next == Some(Next::Again) && (!led || failure.is_ours);
+                if !goes_on {
+                    return Some(self.not_served(visit, spare, &failure, led));
+                }
+                learned.failed = Some(failure);
+                None
+            }
+        }
+    }
+
+    /// What has come for all who may have it, if this request may.
+    fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool, learned: &mut Learned) -> Option<Served> {
+        let Shared { object, variant, revalidated, stored, is_ours } = shared;
+        // It answers the very request that it was asked for with.
+        let is_its_own = led && !is_ours;
         let fits = variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
-        if !led && (!fits || object.is_broken()) {
-            return Look::Again;
+        if !is_its_own && (!fits || object.is_broken()) {
+            return None;
         }
-        if !led && !object.has_beginning() {
-            return Look::Apart(Reason::TooLarge.name());
+        if !is_its_own && !object.has_beginning() {
+            learned.private = Some(Reason::TooLarge.name());
+            return None;
         }
-        if !led && !visit.class.may_have(object.life.is_for_all()) {
-            return Look::Apart("authorization");
+        if !is_its_own && !visit.class.may_have(object.life.is_for_all()) {
+            learned.private = Some("authorization");
+            return None;
         }
         let outcome = match (led, *revalidated) {
             (_, true) => Outcome::Revalidated,
@@ -217,7 +249,7 @@ impl Core {
         let origin = if *revalidated { StatusCode::NOT_MODIFIED } else { object.head().status() };
         let cache = cache_status(outcome, "", Some(origin), *stored);
         let object = Arc::clone(object);
-        Look::Served(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
+        Some(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
     }
 
     /// Whether a request goes by itself, and not before so many others.
@@ -233,10 +265,8 @@ impl Core {
         if let Some(times) = times() {
             return Some(Apart { why: "private", width: width(times) });
         }
-        let why = match alone {
-            true => Some("authorization"),
-            false => self.learned.is_private(visit.template(self)).then_some("private-route"),
-        };
+        let is_learned = || self.learned.is_private(visit.template(self));
+        let why = if alone { Some("authorization") } else { is_learned().then_some("private-route") };
         why.map(|why| Apart { why, width: width(0) })
     }
 

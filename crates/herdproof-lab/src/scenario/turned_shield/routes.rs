@@ -48,7 +48,6 @@ struct Door {
     env: Env,
     origin: Origin,
     gate: Gate,
-    most: u32,
     flights: Group<u64, Came>,
     private: Private,
     routes: Routes<MapHasher>,
@@ -86,11 +85,10 @@ pub(super) fn run(seed: u64, knobs: Knobs, gate: Gate, page: Page, tap: Tap) -> 
         env: env.clone(),
         origin: origin.clone(),
         gate,
-        most: proxy.origin.limit,
         flights: Group::new(&env),
         private: Private::new(),
         routes: Routes::new(env.hasher("routes")),
-        widening: Widening::new(&env),
+        widening: Widening::new(&env, proxy.origin.limit),
         rng: env.rng("proxy"),
         kept: Mutex::default(),
     });
@@ -136,10 +134,10 @@ impl Door {
                     self.load(request).await;
                     return true;
                 }
-                match self.widening.enter(key, client, width(times.unwrap_or(0)).min(self.most)).await {
+                match self.widening.enter(key, client, width(times.unwrap_or(0))).await {
                     Turn::Ask(going) => {
                         self.load(request).await;
-                        going.came(request.came, self.most);
+                        going.came(request.came);
                         return true;
                     }
                     Turn::Look => continue,

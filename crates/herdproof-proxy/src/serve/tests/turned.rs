@@ -50,7 +50,9 @@ fn a_failure_that_one_client_provokes_is_not_shared_with_those_aboard() {
             async |world| {
                 let (evil, good) = led_by_evil(world, &gate, "/").await;
                 assert!(evil.status.is_server_error());
-                good.iter().for_each(|reply| reply.is(200, "fine"));
+                for reply in good {
+                    reply.is(200, "fine");
+                }
                 assert_eq!(world.origin.requests(), 2);
                 assert!(is_ours(&world.origin.log()[1]), "{:?}", world.origin.log()[1]);
             },
@@ -142,7 +144,9 @@ fn one_private_answer_does_not_send_the_whole_herd_to_the_origin() {
         async |world| {
             let (evil, good) = led_by_evil(world, &gate, "/").await;
             evil.is(200, "evil's own");
-            good.iter().for_each(|reply| reply.is(200, "fine"));
+            for reply in good {
+                reply.is(200, "fine");
+            }
             assert!(world.origin.requests() <= 1 + 16, "{}", world.origin.requests());
         },
     );
