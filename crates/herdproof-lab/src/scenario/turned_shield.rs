@@ -22,7 +22,7 @@ mod world;
 
 use std::time::Duration;
 
-use failures::Memory;
+use failures::{Fails, Memory};
 use gates::{Fault, Seats};
 use routes::Gate;
 use world::{HERDS, Outcome};
@@ -72,16 +72,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// One arm.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    Failures(Memory, failures::Page),
+    Failures(Memory, Fails),
     Routes(Gate, routes::Page),
     Breaker(Fault),
     Seats(Seats),
 }
 
 const WAYS: [(&str, Way); 11] = [
-    ("failures: shared, remembered", Way::Failures(Memory::Shared, failures::Page::FailsForOne)),
-    ("failures: a request of our own", Way::Failures(Memory::Own, failures::Page::FailsForOne)),
-    ("fails for all: a request of our own", Way::Failures(Memory::Own, failures::Page::FailsForAll)),
+    ("failures: shared, remembered", Way::Failures(Memory::Shared, Fails::ForOne)),
+    ("failures: a request of our own", Way::Failures(Memory::Own, Fails::ForOne)),
+    ("fails for all: a request of our own", Way::Failures(Memory::Own, Fails::ForAll)),
     ("private route: passes", Way::Routes(Gate::Open, routes::Page::Shareable)),
     ("private route: a gate that widens", Way::Routes(Gate::Widening, routes::Page::Shareable)),
     ("private pages: no gate", Way::Routes(Gate::Open, routes::Page::Private)),
@@ -98,7 +98,7 @@ fn run(settings: &Settings) -> Report {
     let outcomes = settings.arms(&WAYS, |arm, (_, way)| {
         let tap = settings.tap(arm);
         match *way {
-            Way::Failures(memory, page) => failures::run(seed, knobs, memory, page, tap),
+            Way::Failures(memory, fails) => failures::run(seed, knobs, memory, fails, tap),
             Way::Routes(gate, page) => routes::run(seed, knobs, gate, page, tap),
             Way::Breaker(fault) => gates::breaker(seed, knobs, fault, true, tap),
             Way::Seats(seats) => gates::seats(seed, knobs, seats, tap),
@@ -138,15 +138,14 @@ fn run(settings: &Settings) -> Report {
 
 fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; WAYS.len()]) -> Vec<Check> {
     let [_, own, for_all, passes, widens, no_gate, gate, closed, open, line, fair] = outcomes;
-    let herds = failures::run(settings.seed, knobs, Memory::Own, failures::Page::FailsForHerds, Tap::default());
+    let herds = failures::run(settings.seed, knobs, Memory::Own, Fails::ForHerds, Tap::default());
     let unreachable = gates::breaker(settings.seed, knobs, Fault::Connection, false, Tap::default());
     let per_herd = |outcome: &Outcome| outcome.for_users() as f64 / HERDS as f64;
     let demand = (knobs.attack + knobs.users) * LAST.as_secs_f64();
     let unkept = Knobs { fresh: Duration::ZERO, ..knobs };
-    let unkept = |memory| failures::run(settings.seed, unkept, memory, failures::Page::FailsForOne, Tap::default());
+    let unkept = |memory| failures::run(settings.seed, unkept, memory, Fails::ForOne, Tap::default());
     let (unkept_shared, unkept_own) = (unkept(Memory::Shared), unkept(Memory::Own));
-    let behind_one = failures::Page::FailsBehindOneAddress;
-    let behind_one = failures::run(settings.seed, knobs, Memory::Own, behind_one, Tap::default());
+    let behind_one = failures::run(settings.seed, knobs, Memory::Own, Fails::BehindOneAddress, Tap::default());
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     vec![
         Check::within(

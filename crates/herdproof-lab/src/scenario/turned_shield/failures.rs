@@ -41,15 +41,15 @@ pub(super) enum Memory {
 
 /// Who asks for the page, and what it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Page {
+pub(super) enum Fails {
     /// Users one by one, and the attacker; it answers well to all but that one.
-    FailsForOne,
+    ForOne,
     /// The same, with one address for everybody.
-    FailsBehindOneAddress,
+    BehindOneAddress,
     /// As the first, and it fails at once for everybody.
-    FailsForAll,
+    ForAll,
     /// Users in herds, and it fails for everybody after a while.
-    FailsForHerds,
+    ForHerds,
 }
 
 /// A cache before the origin, as far as one page goes. The proxy's own decisions, with as little around them as makes them run.
@@ -96,7 +96,7 @@ struct Request {
 }
 
 /// Runs it, to the end.
-pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, page: Page, tap: Tap) -> Outcome {
+pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, fails: Fails, tap: Tap) -> Outcome {
     let sim = Sim::new(seed);
     let env = sim.env();
     let origin = Origin::new(&env, Plan::new(knobs.workers, knobs.load), tap);
@@ -112,10 +112,10 @@ pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, page: Page, tap: Tap)
         rng: env.rng("proxy"),
         kept: Mutex::default(),
     });
-    let good = match page {
-        Page::FailsForOne | Page::FailsBehindOneAddress => Work::Load,
-        Page::FailsForAll => Work::Choke,
-        Page::FailsForHerds => Work::LoadInVain,
+    let good = match fails {
+        Fails::ForOne | Fails::BehindOneAddress => Work::Load,
+        Fails::ForAll => Work::Choke,
+        Fails::ForHerds => Work::LoadInVain,
     };
     let visit = {
         let (env, door, users) = (env.clone(), Arc::clone(&door), users.clone());
@@ -123,15 +123,15 @@ pub(super) fn run(seed: u64, knobs: Knobs, memory: Memory, page: Page, tap: Tap)
             users.come(&env, Arc::clone(&door).serve(Request { client, caller, work: good, own: good }));
         }
     };
-    if page == Page::FailsForHerds {
+    if fails == Fails::ForHerds {
         herds(&env, knobs.herd, move |herd, user| {
             let wave = u32::try_from(herd).unwrap_or(u32::MAX);
             visit(Caller::of(user, "/page").in_wave("burst", wave), user);
         });
     } else {
-        let client = move |user| if page == Page::FailsBehindOneAddress { NAT } else { user };
+        let client = move |user| if fails == Fails::BehindOneAddress { NAT } else { user };
         visits(&env, knobs, move |user| visit(Caller::of(user, "/page"), client(user)));
-        let client = if page == Page::FailsBehindOneAddress { NAT } else { ATTACKER };
+        let client = if fails == Fails::BehindOneAddress { NAT } else { ATTACKER };
         let request = Request { client, caller: Caller::of(ATTACKER, "/page"), work: Work::Choke, own: good };
         attack(&env, knobs, move |_| Arc::clone(&door).serve(request));
     }
@@ -249,7 +249,7 @@ pub(super) fn shared_by_arithmetic(knobs: Knobs) -> f64 {
 /// The same as it comes out, over enough runs that chance does not decide.
 pub(super) fn shared_by_runs(seed: u64, knobs: Knobs) -> f64 {
     let runs =
-        (0..16).map(|number| run(seed.wrapping_add(number), knobs, Memory::Shared, Page::FailsForOne, Tap::default()));
+        (0..16).map(|number| run(seed.wrapping_add(number), knobs, Memory::Shared, Fails::ForOne, Tap::default()));
     let (failed, users) = runs.fold((0, 0), |(failed, users), run| (failed + run.failed(), users + run.users()));
     100.0 * failed as f64 / users.max(1) as f64
 }
