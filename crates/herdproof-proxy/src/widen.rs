@@ -35,12 +35,12 @@ const SHARDS: usize = 16;
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
 /// # runtime.block_on(async {
-/// let gates = Widening::new(&Env::system());
-/// let (key, client, most) = (7, 1, 256);
+/// let gates = Widening::new(&Env::system(), 256); // and never more than 256 of one key
+/// let (key, client) = (7, 1);
 /// // Of a key that was never seen and may be private, eight requests go at first.
 /// match gates.enter(key, client, learn::width(0)).await {
-///     Turn::Ask(going) => going.came(Came::Private, most), // the origin was asked: twice as many may go now
-///     Turn::Look => {}                                     // another's response can be shared, and is in the cache
+///     Turn::Ask(going) => going.came(Came::Private), // the origin was asked: twice as many may go now
+///     Turn::Look => {}                               // another's response can be shared, and is in the cache
 /// }
 /// # });
 /// ```
