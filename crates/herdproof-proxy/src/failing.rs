@@ -188,6 +188,11 @@ impl Failing {
         }
     }
 
+    /// Whether it has failed lately.
+    pub(crate) fn knows(&self, key: u64) -> bool {
+        self.0.get(key, |_| ()).is_some()
+    }
+
     /// Whether a request of our own says nothing about this URL.
     pub fn own_is_bad(&self, key: u64, now: Tick) -> bool {
         self.0.get(key, |record| record.own_is_bad(now)).unwrap_or(false)
@@ -204,7 +209,8 @@ impl Failing {
         others: bool,
         (rest, draw): (&Range<Duration>, f64),
     ) -> Next {
-        if ended == Ended::Well && self.0.get(key, |_| ()).is_none() {
+        let is_news = !matches!((by, ended), (_, Ended::Well) | (By::Client(_), Ended::Refused));
+        if !is_news && self.0.get(key, |_| ()).is_none() {
             return Next::Again;
         }
         self.0.change(key, now, |record| record.ended(now, by, ended, others, (rest, draw)))
@@ -252,7 +258,9 @@ impl Record {
             Ended::Refused | Ended::Well | Ended::Unreachable(_) => {}
         }
         match (by, ended) {
-            (By::Client(_), Ended::Well | Ended::Refused) => {
+            // It may be about how this one request was put, and then it says nothing.
+            (By::Client(_), Ended::Refused) => Next::Again,
+            (By::Client(_), Ended::Well) => {
                 let contradicts = self.own_failed > Tick::ZERO && now < self.own_failed + CONTRADICTED;
                 let own_bad_until = if contradicts { now + OWN_BAD } else { self.own_bad_until };
                 *self = Record { own_bad_until, ..Record::default() };
@@ -326,7 +334,9 @@ impl Record {
 
 impl Worth for Record {
     fn worth(&self, now: Tick) -> u64 {
-        let last = self.used_until.max(self.known_until).max(self.own_bad_until);
+        // That a request of our own says nothing is remembered for long, and is worth little: who makes it so for many URLs must not
+        // push out what is known of others.
+        let last = self.used_until.max(self.known_until).max(self.own_bad_until.min(now + EVERY));
         let last = last.max(if self.own_failed > Tick::ZERO { self.own_failed + CONTRADICTED } else { Tick::ZERO });
         u64::try_from((last - now).as_nanos()).unwrap_or(u64::MAX)
     }

@@ -10,24 +10,16 @@
 
 mod pump;
 
-use std::{
-    convert::Infallible,
-    fmt,
-    future::poll_fn,
-    ops::Range,
-    pin::Pin,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{convert::Infallible, fmt, future::poll_fn, ops::Range, pin::Pin, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use herdproof::{
     Tick,
     backoff::RetryAfter,
     flight::{Landing, Linger},
-    gate::{Ask, Priority, Refusal},
+    gate::{Ask, Priority, Refusal, Why},
 };
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use http_body::Body as _;
 use parking_lot::Mutex;
 use pump::{Audience, Over, Pump};
@@ -40,7 +32,7 @@ use crate::{
     log::{Log, Reader, Writer},
     memory::Footprint,
     object::{Asking, Elsewhere, Object},
-    origin::{OriginBody, OriginError, Outgoing},
+    origin::{OriginBody, OriginError, Outgoing, Second},
     policy::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
         hop::{self, Forwarder},
@@ -223,7 +215,12 @@ pub(crate) async fn fill(
     let response = core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await;
     drop(asking);
     let response = match response {
-        Ok(response) => response,
+        Ok(mut response) => {
+            if response.extensions_mut().remove::<Second>().is_some() {
+                job.disown(&core);
+            }
+            response
+        }
         Err(error) => {
             let ended = ended_without(&error, if job.again { 1 } else { core.settings.origin.attempts });
             let failed = core.failed(&job, error.into(), ended, landing.aboard());
@@ -260,9 +257,9 @@ pub(crate) async fn fill(
         verdict
     };
     let response = |head, body| Response::from_parts(head, body);
-    let ended = ended_with(&job, verdict, head.status, &head.headers, times.wall);
+    let ended = ended_with(verdict, head.status, &head.headers, times.wall);
     match (verdict, ended) {
-        (Verdict::Failed(_), _) | (_, Ended::Refused) => {
+        (Verdict::Failed(_), _) => {
             let mut failure = Failure::new(head.status, Fault::Status);
             if job.by != By::Proxy {
                 failure.answer = Mutex::new(Some(response(head, body)));
@@ -270,6 +267,12 @@ pub(crate) async fn fill(
             // What may be kept is worth a request of our own, for those who come next.
             let aboard = landing.aboard() + u32::from(is_doubtful);
             let failed = core.failed(&job, failure, Some(ended), aboard);
+            landing.land_and_end(failed);
+        }
+        // Ours lacks what a client's has.
+        (_, Ended::Refused) if job.by == By::Proxy => {
+            let failure = Failure::new(head.status, Fault::Status);
+            let failed = core.failed(&job, failure, Some(ended), landing.aboard());
             landing.land_and_end(failed);
         }
         (Verdict::NotShareable { why, store: false }, _) => {
@@ -305,15 +308,15 @@ fn ended_without(error: &OriginError, attempts: u16) -> Option<Ended> {
 }
 
 /// How a request ended that has one.
-fn ended_with(job: &Job, verdict: Verdict, status: StatusCode, headers: &HeaderMap, wall: SystemTime) -> Ended {
+fn ended_with(verdict: Verdict, status: StatusCode, headers: &HeaderMap, wall: SystemTime) -> Ended {
     match verdict {
         Verdict::Failed(_) => {
             let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
             let after = after.and_then(|value| RetryAfter::parse(value, wall).ok());
             Ended::Status(status, after.map(RetryAfter::duration))
         }
-        // Ours lacks what a client's has: an API key, a session.
-        Verdict::NotShareable { .. } if job.by == By::Proxy && status.as_u16() >= 400 => Ended::Refused,
+        // Of ours: it lacks what a client's has, an API key or a session. Of a client's: it may be about how that was put.
+        Verdict::NotShareable { .. } if status.as_u16() >= 400 => Ended::Refused,
         _ => Ended::Well,
     }
 }
@@ -433,44 +436,68 @@ pub(crate) fn read_ahead(core: &Arc<Core>, mut body: Pin<Box<OriginBody>>) -> Re
     reader
 }
 
+/// The head of a request of our own: as its answer varies on it, and as it is sent.
+struct Disowned {
+    seen: HeaderMap,
+    headers: HeaderMap,
+}
+
 impl Job {
-    /// Makes it a request of our own: the same URL, what the response varies on, and nothing else that a client chose.
+    /// Makes it a request of our own, where that can be one.
     fn disown(&mut self, core: &Core) {
+        if let Some(Disowned { seen, headers }) = self.disowned(core) {
+            self.class = classify(&Method::GET, &seen, &self.route.rules);
+            (self.headers, self.outgoing.headers, self.by) = (seen, headers, By::Proxy);
+        }
+    }
+
+    /// The head of a request of our own: the same URL, what the response varies on, and nothing else that a client chose. None if
+    /// it varies on what only a client can say.
+    fn disowned(&self, core: &Core) -> Option<Disowned> {
         let mut seen = HeaderMap::new();
         let spec = core.store.varies_on(&self.key);
-        for name in spec.iter().flat_map(Spec::names) {
+        let names = || spec.iter().flat_map(Spec::names);
+        for name in names() {
             for value in self.headers.get_all(name) {
                 seen.append(name, value.clone());
             }
         }
         let mut headers = seen.clone();
         // One of a few, whatever the client says; see `vary::ask_plainly`.
-        let encodings = self.outgoing.headers.get(header::ACCEPT_ENCODING).cloned();
-        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-        headers.insert(header::USER_AGENT, HeaderValue::from_static("herdproof"));
-        let (scheme, authority) = (self.key.scheme(), self.key.authority());
+        if let Some(encodings) = self.outgoing.headers.get(header::ACCEPT_ENCODING) {
+            headers.insert(header::ACCEPT_ENCODING, encodings.clone());
+        }
         let by = Forwarder {
             client: None,
             through: &[],
             trusted: false,
             identity: &core.identity,
-            scheme,
-            authority,
+            scheme: self.key.scheme(),
+            authority: self.key.authority(),
             name: core.name(),
         };
         hop::forward(&mut headers, &by);
+        // What chooses the variant here has to choose it there.
+        let is_kept = |name: &HeaderName| {
+            *name == header::ACCEPT_ENCODING || seen.get_all(name).iter().eq(headers.get_all(name).iter())
+        };
+        if !names().all(is_kept) {
+            return None;
+        }
+        let varies_on = |name: &HeaderName| names().any(|other| other == name);
+        for (name, value) in [(header::ACCEPT, "*/*"), (header::USER_AGENT, "herdproof")] {
+            if !varies_on(&name) {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+        }
         match &self.prior {
             Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
             None => condition::clear(&mut headers),
         }
-        let host = self.outgoing.headers.get(header::HOST).cloned();
-        for (name, value) in [(header::ACCEPT_ENCODING, encodings), (header::HOST, host)] {
-            if let Some(value) = value {
-                headers.insert(name, value);
-            }
+        if let Some(host) = self.outgoing.headers.get(header::HOST) {
+            headers.insert(header::HOST, host.clone());
         }
-        self.class = classify(&Method::GET, &seen, &self.route.rules);
-        (self.headers, self.outgoing.headers, self.by) = (seen, headers, By::Proxy);
+        Some(Disowned { seen, headers })
     }
 
     /// Whether others would most likely get the same.
@@ -529,6 +556,9 @@ impl Core {
                 }
                 if own == OwnRequest::Yes || own == OwnRequest::IfShared && landing.aboard() > 1 {
                     job.disown(self);
+                } else if !self.failing.own_is_bad(key, self.env.now()) {
+                    // If it is this client's request that hangs, those aboard need not.
+                    job.outgoing.second = job.disowned(self).map(|Disowned { headers, .. }| headers);
                 }
                 None
             }
@@ -549,13 +579,15 @@ impl Core {
 
     /// How a job asks to be let through to the origin.
     fn ask(&self, job: &Job, now: Tick) -> Ask {
-        let ask =
-            Ask::new(&self.env).deadline(now + self.settings.wait).user(job.who.key()).load(job.place.key().hash());
+        let ask = Ask::new(&self.env).deadline(now + self.settings.wait);
+        let load = job.place.key().hash();
         match job.kind {
-            // What is there is served meanwhile: no need to push, or to try twice.
-            Kind::Refresh => ask.priority(Priority::Sheddable).attempt(1),
-            Kind::Miss if job.again => ask.attempt(1),
-            Kind::Miss | Kind::Alone => ask,
+            // What is there is served meanwhile: no need to push, or to try twice. It is for everybody, and so it does not stand in the
+            // line of the client that came upon it.
+            Kind::Refresh => ask.load(load).priority(Priority::Sheddable).attempt(1),
+            Kind::Miss if job.again => ask.user(job.who.key()).load(load).attempt(1),
+            Kind::Miss => ask.user(job.who.key()).load(load),
+            Kind::Alone => ask.user(job.who.key()),
         }
     }
 
@@ -567,11 +599,11 @@ impl Core {
         // Nobody asks about what is kept again before that, and everybody who may has the old one meanwhile: not because of
         // one client's failure.
         let rest = match (&failure.what, failure.until()) {
-            // That says nothing about this URL, and comes with a time of its own.
-            (Fault::Refused(refusal), _) => Some(now + refusal.after.unwrap_or(Duration::from_secs(1))),
             (_, Some(until)) => Some(until),
-            // A request of our own that finds no answer says enough where there is something to serve.
-            (_, None) if job.by == By::Proxy || job.kind == Kind::Refresh => {
+            // One client's line is full, or has stood for too long: the others' are not.
+            (Fault::Refused(refusal), None) if refusal.why != Why::Tripped && job.kind != Kind::Refresh => None,
+            // A request of our own that finds no answer says enough where there is something to serve; and so does the breaker.
+            (what, None) if job.by == By::Proxy || matches!(what, Fault::Refused(_)) => {
                 let Range { start, end } = self.settings.failed;
                 Some(now + self.rng.between(start, end))
             }

@@ -39,30 +39,20 @@ const TIMES: u8 = 16;
 /// What a request that speaks for others counts for: 8 x 2^5 is as wide as the default limit.
 const PLAINLY: u8 = 5;
 
-/// Fields of a request that say nothing of who asks, or that the proxy writes itself.
-const USUAL: [&str; 22] = [
+/// Fields of a request that say nothing of who asks and where from.
+const USUAL: [&str; 12] = [
     "accept",
     "accept-encoding",
     "accept-language",
     "cache-control",
-    "cdn-loop",
     "connection",
     "dnt",
     "host",
-    "if-modified-since",
-    "if-none-match",
     "keep-alive",
     "pragma",
-    "priority",
-    "range",
-    "referer",
     "te",
-    "traceparent",
-    "tracestate",
     "upgrade-insecure-requests",
     "user-agent",
-    "via",
-    "x-real-ip",
 ];
 
 /// Keys whose response could not be shared lately.
@@ -107,10 +97,7 @@ pub struct Template {
 /// credentials and nothing that is only in this one. What such a request gets is believed at once; what any other gets may be
 /// one client's doing, and is believed step by step.
 pub(crate) fn speaks_for_others(headers: &HeaderMap) -> bool {
-    headers.keys().all(|name| {
-        let name = name.as_str();
-        USUAL.contains(&name) || name.starts_with("sec-") || name.starts_with("x-forwarded-")
-    })
+    headers.keys().all(|name| USUAL.contains(&name.as_str()))
 }
 
 /// How many requests of one key may go in parallel after so many private responses in a row.

@@ -47,7 +47,7 @@ use self::{
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
 };
-use crate::settings::OriginSettings;
+use crate::{policy::Terms, settings::OriginSettings};
 
 /// The one service behind the proxy; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -84,7 +84,14 @@ pub struct Outgoing {
     pub headers: HeaderMap,
     /// The route of the target, as a hash: what is true of one route only is not taken for the whole origin.
     pub route: u64,
+    /// With which head a second attempt beside a slow first goes, if not with the same: what hangs may be one client's request. Its
+    /// answer counts only if it can be shared, and has [`Second`] among its extensions.
+    pub second: Option<HeaderMap>,
 }
+
+/// In the extensions of an answer: it answers the second attempt, which had another head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Second;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -329,8 +336,14 @@ impl Inner {
             async move {
                 let mut entry = entry.map_err(OriginError::Refused)?;
                 entry.place.races(race);
-                let answer = self.ask(request, entry, &ask, again).await?;
-                race.won();
+                let other = if which == Which::Second { request.second() } else { None };
+                let mut answer = self.ask(other.as_ref().unwrap_or(request), entry, &ask, again).await?;
+                if other.is_some() {
+                    answer.extensions_mut().insert(Second);
+                }
+                if !is_in_vain(&answer) {
+                    race.won();
+                }
                 Ok(answer)
             }
         };
@@ -342,7 +355,10 @@ impl Inner {
     async fn ask(&self, request: &Outgoing, entry: Entry, ask: &Ask, again: bool) -> Result<Answer, OriginError> {
         let (of, from) = (of(ask, request.route), entry.from());
         let answer = self.exchange(request.bare(), entry, of, again).await.map_err(|failed| failed.error)?;
-        self.stack.prober.note(request, of.user, answer.status(), self.env.now() - from);
+        // Of a body without a length nobody knows when it ends.
+        if answer.body().size_hint().exact().is_some() {
+            self.stack.prober.note(request, of.user, answer.status(), self.env.now() - from);
+        }
         Ok(answer)
     }
 
@@ -480,16 +496,22 @@ impl Inner {
         };
         let mut body = OriginBody::new(response.into_body(), lease, Weak::new());
         let mut read = 0;
-        while read < ENOUGH
-            && let Some(frame) = body.frame().await
-        {
-            read += frame.ok()?.data_ref().map_or(0, Bytes::len);
-        }
+        // One that goes on for ever, as a stream of events does, does not break off.
+        let reading = async {
+            while read < ENOUGH
+                && let Some(frame) = body.frame().await
+            {
+                read += frame.ok()?.data_ref().map_or(0, Bytes::len);
+            }
+            Some(())
+        };
+        by(&self.env, Some(self.env.now() + probe.timeout / 2), reading).await.unwrap_or(Some(()))?;
         Some(heard)
     }
 
     fn judge(&self, outcome: &Result<Answer, OriginError>) -> Verdict {
         match outcome {
+            Ok(response) if is_in_vain(response) => Verdict::Fault,
             Ok(response) => Lesson::of_answer(response.status(), response.headers(), &self.env).verdict,
             Err(error) => Lesson::of_error(error, false).verdict,
         }
@@ -521,7 +543,22 @@ impl Inner {
     }
 }
 
+/// Whether it answers a second attempt with another head, and nobody can have it.
+fn is_in_vain(response: &Answer) -> bool {
+    response.extensions().get::<Second>().is_some() && {
+        let terms = Terms::read(response.status(), response.headers());
+        let directives = terms.directives;
+        !terms.is_explicit() || directives.private() || directives.no_store() || terms.sets_cookie
+    }
+}
+
 impl Outgoing {
+    /// The second attempt, if it has another head.
+    fn second(&self) -> Option<Outgoing> {
+        let headers = self.second.clone()?;
+        Some(Outgoing { headers, second: None, ..self.clone() })
+    }
+
     fn bare(&self) -> Request<Sending> {
         let mut request = Request::new(Sending::Nothing);
         *request.method_mut() = self.method.clone();

@@ -106,6 +106,8 @@ pub enum Came {
     Shareable,
     /// It was for one.
     Private,
+    /// There was none, or an error: those who wait find out together.
+    Failed,
 }
 
 /// The right to ask the origin by oneself. Dropped without a verdict it says nothing about the key.
@@ -300,7 +302,7 @@ impl Gate {
             }
         }
         match came {
-            Some(Came::Shareable) => {
+            Some(Came::Shareable | Came::Failed) => {
                 let waits = self.waiting.iter_mut().filter(|waiting| waiting.state == Turned::Waits);
                 waits
                     .filter_map(|waiting| {

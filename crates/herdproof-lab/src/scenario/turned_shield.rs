@@ -147,7 +147,7 @@ fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; WAYS.len()]) -
     let (unkept_shared, unkept_own) = (unkept(Memory::Shared), unkept(Memory::Own));
     let behind_one = failures::run(settings.seed, knobs, Memory::Own, Fails::BehindOneAddress, Tap::default());
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
-    vec![
+    let checks = vec![
         Check::within(
             Source::Formula,
             "failures shared and remembered: percent of the users that one client fails, by who comes first (16 runs)",
@@ -230,5 +230,7 @@ fn checks(settings: &Settings, knobs: Knobs, outcomes: &[Outcome; WAYS.len()]) -
             1.25,
             fair.wait(99).as_secs_f64() / knobs.load.as_secs_f64(),
         ),
-    ]
+    ];
+    // Of ARCHITECTURE.md: what one client causes, one client suffers.
+    checks.into_iter().map(|check| check.cites("invariant 12")).collect()
 }

@@ -242,7 +242,7 @@ impl Prober {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host);
         headers.insert(header::USER_AGENT, HeaderValue::from_static("herdproof-probe"));
-        let request = Outgoing { method: Method::GET, target, headers, route: 0 };
+        let request = Outgoing { method: Method::GET, target, headers, route: 0, second: None };
         Probe { request, timeout: TIMEOUT.max(took.saturating_mul(3)) }
     }
 

@@ -68,7 +68,8 @@ pub(super) struct Entry {
 impl Stack {
     pub(super) fn new(env: &Env, settings: &OriginSettings) -> Stack {
         let limit = settings.limit.max(1);
-        let budget = Budget::new(env);
+        // No circuit: one client can make most of the few requests that reach the origin fail. The ratio bounds what is extra.
+        let budget = Budget::builder(env).without_circuit().build();
         // The ramp is the limit's: few seats at first, and a line for who does not fit.
         let breaker = Breaker::builder(env).external_probes().open(OPEN.0, OPEN.1).ramp(1.0, BACK).build();
         let found = Limit::new(env, limit, settings.limit_floor);

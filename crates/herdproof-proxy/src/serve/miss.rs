@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use herdproof::{
     Tick,
     flight::{FlightError, Landed as Flown},
-    gate::Ask,
+    gate::{Ask, Why},
     retry::by,
 };
 use http::StatusCode;
@@ -14,7 +14,7 @@ use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::{PROXY_STATUS, cache_status, proxy_status},
-    failing::{Known, Next, Start},
+    failing::{By, Ended, Known, Next, Start},
     fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
     key::Key,
     learn::width,
@@ -27,6 +27,9 @@ use crate::{
 /// How often a request looks up anew: because what it waited for was another variant; or because it failed, and then a request
 /// of our own failed in another way, and then one of two clients did.
 const ROUNDS: u32 = 5;
+
+/// Why a request goes by itself for a page of which nothing is known but that its route is private.
+const LEARNED: &str = "private-route";
 
 /// The longest and the shortest wait for the origin if there is something to serve instead.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -107,10 +110,12 @@ impl Core {
                 Some(apart) => self.turn(visit, apart, until).await.map(Some),
                 None => Some(None),
             };
-            let going = match turn {
+            let mut going = match turn {
                 // Something that can be shared has come for another: it is looked for below.
                 Some(Some(Turn::Look)) => {
                     drop(waiting);
+                    // What was private for one may be for all after all.
+                    learned.private = None;
                     match self.hit(visit) {
                         Ok(choice) => return visit.deliver(choice, self.env.now()),
                         Err(again) => found = again,
@@ -126,6 +131,11 @@ impl Core {
             }
             let flown = self.fly(visit, &found, prior, kind).by(until).await;
             drop(waiting);
+            if let (Some(Apart { why: LEARNED, .. }), Ok(Flown { value: Landed::Failed(failure), .. })) =
+                (apart, &flown)
+            {
+                self.failed_at_the_gate(visit, &found, failure, going.take());
+            }
             match flown {
                 Ok(flown) => {
                     if let Some(served) = self.landed(visit, spare.as_ref(), flown, going, &mut learned) {
@@ -164,6 +174,21 @@ impl Core {
     async fn turn(&self, visit: &Visit<'_>, apart: Apart, until: Tick) -> Option<Turn> {
         let key = private_key(&visit.class, visit.key.hash());
         by(&self.env, Some(until), self.widening.enter(key, visit.who.key(), apart.width)).await
+    }
+
+    /// A page failed that was taken for private only because of its route. Whoever else wants it waits for what a request of our own
+    /// finds, as for any page.
+    fn failed_at_the_gate(&self, visit: &Visit<'_>, found: &Found, failure: &Failure, going: Option<Going>) {
+        if matches!(failure.what, Fault::Refused(_)) {
+            return;
+        }
+        let key = found.variant.as_ref().map_or(visit.key.hash(), Key::hash);
+        let ended = Ended::Status(failure.status, None);
+        let by = By::Client(visit.who.key());
+        self.failing.ended(key, self.env.now(), by, ended, true, (&self.settings.failed, self.rng.unit()));
+        if let Some(going) = going {
+            going.came(Came::Failed);
+        }
     }
 
     /// What a request is answered with, now that its flight has landed; none if it has to look again.
@@ -213,8 +238,9 @@ impl Core {
                 None
             }
             Landed::Failed(failure) => {
-                // The failure of a client's own request is that client's.
-                let goes_on = failure.next == Some(Next::Again) && (!led || failure.is_ours);
+                // The failure of a client's own request is that client's, and so is its place in the line.
+                let is_anothers = matches!(&failure.what, Fault::Refused(refusal) if refusal.why != Why::Tripped);
+                let goes_on = (failure.next == Some(Next::Again) || is_anothers) && (!led || failure.is_ours);
                 if !goes_on {
                     return Some(self.not_served(visit, spare, &failure, led));
                 }
@@ -265,9 +291,14 @@ impl Core {
         if let Some(times) = times() {
             return Some(Apart { why: "private", width: width(times) });
         }
-        let is_learned = || self.learned.is_private(visit.template(self));
-        let why = if alone { Some("authorization") } else { is_learned().then_some("private-route") };
-        why.map(|why| Apart { why, width: width(0) })
+        if alone {
+            return Some(Apart { why: "authorization", width: width(0) });
+        }
+        // One may be under way from before the route was learned; and where one has failed, the others wait for what a request of our
+        // own finds.
+        let is_learned = self.learned.is_private(visit.template(self));
+        let has_failed = is_learned && self.failing.knows(found.variant.as_ref().map_or(visit.key.hash(), Key::hash));
+        (is_learned && !has_failed).then_some(Apart { why: LEARNED, width: width(0) - 1 })
     }
 
     /// The origin failed.

@@ -26,6 +26,7 @@ impl Core {
             target: visit.target(),
             headers: visit.headers(self),
             route: visit.template(self).hash(),
+            second: None,
         };
         let asked = self.env.now();
         match self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait)).await {
@@ -36,7 +37,8 @@ impl Core {
                 let verdict =
                     judge(&visit.class, response.status(), response.headers(), route, &times, Draws::default()).verdict;
                 // Of what is too large nothing is learned: it is not shared whatever it says.
-                if response.body().size_hint().exact().is_none_or(|len| len <= self.max_object) {
+                if visit.host.is_none() && response.body().size_hint().exact().is_none_or(|len| len <= self.max_object)
+                {
                     let told = (response.status(), verdict);
                     let plainly = !visit.class.has_credentials() && learn::speaks_for_others(&visit.parts.headers);
                     self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told, plainly);

@@ -134,7 +134,13 @@ impl Visit<'_> {
         Job {
             class,
             route: Arc::clone(self.route),
-            outgoing: Outgoing { method: Method::GET, target: self.target(), headers, route: template.hash() },
+            outgoing: Outgoing {
+                method: Method::GET,
+                target: self.target(),
+                headers,
+                route: template.hash(),
+                second: None,
+            },
             headers: seen,
             key,
             place,

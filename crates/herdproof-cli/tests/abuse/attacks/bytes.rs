@@ -151,7 +151,8 @@ pub(crate) async fn request_targets(context: &Context, place: Place, findings: &
     // A fragment is dropped before the key is made, so that key and request line agree.
     let before = world.origin.seen(|_| true).len();
     raw(ATTACKER, to, &Request::get("/shop/page-f#x").bytes()).await;
-    let arrived: Vec<String> = world.origin.seen(|_| true).split_off(before).into_iter().map(|seen| seen.path).collect();
+    let arrived: Vec<String> =
+        world.origin.seen(|_| true).split_off(before).into_iter().map(|seen| seen.path).collect();
     findings.note("/shop/page-f#x", "goes on as", arrived.join(" "));
     let got = if wrong.is_empty() { "none".into() } else { wrong.join(", ") };
     findings.check("", "targets that change on the way", got, "none", wrong.is_empty());

@@ -266,7 +266,8 @@ fn one_client_whose_url_resets_or_breaks_off_does_not_trip_the_breaker() {
         }
         until(|| origin.stats().probes > 0).await;
         let stats = origin.stats();
-        assert_eq!((stats.breaker, stats.failed_probes, stats.limit), (Phase::Closed, 0, 256));
+        // The head of `/half` is fine, so it may be asked for once, and never twice in a row.
+        assert_eq!((stats.breaker, stats.limit), (Phase::Closed, 256), "{stats:?}");
         assert!(stats.faults >= 20, "a body that breaks off is a fault too: {stats:?}");
     });
 }

@@ -66,6 +66,7 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
                         target: path.parse().unwrap(),
                         headers: HeaderMap::new(),
                         route: 0,
+                        second: None,
                     },
                     headers: HeaderMap::new(),
                     place: Place::Plain(key.clone()),

@@ -305,3 +305,89 @@ fn an_error_that_says_it_may_be_kept_is_kept_only_if_others_get_it_too() {
         }
     }
 }
+
+#[test]
+fn one_client_whose_request_hangs_does_not_hold_those_aboard() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run_with(
+        |settings| settings.origin.hedge_after = Some(Duration::from_millis(1)),
+        move |asked| {
+            if is_evil(asked) { vec![Step::Hold(hold.clone()), fresh("late")] } else { vec![fresh("fine")] }
+        },
+        async |world| {
+            let evil = world.spawn_from(EVIL, with("/", &EVIL_HEADER));
+            world.origin.asked(1).await;
+            for reply in world.herd(HERD, |_| get("/")).replies().await {
+                reply.is(200, "fine");
+            }
+            assert!(is_ours(&world.origin.log()[1]));
+            gate.open();
+            assert_eq!(evil.await.unwrap().status, 200);
+        },
+    );
+}
+
+#[test]
+fn a_request_of_our_own_asks_for_the_variant_that_it_is_kept_as() {
+    for field in ["accept", "user-agent", "x-theme"] {
+        run_with(
+            |settings| settings.rules.grace = Duration::from_secs(600),
+            move |asked| {
+                let (said, theirs) = (asked.header(field).to_owned(), asked.number > 1);
+                let age = if theirs { "" } else { "\nage: 60" };
+                vec![answer(200, &format!("cache-control: max-age=60\nvary: {field}{age}"), &said)]
+            },
+            async |world| {
+                let ask = async || world.ask(with("/", &[(field, "json")])).await;
+                ask().await.is(200, "json");
+                world.settled().await;
+                // It is stale: this one has it refreshed.
+                ask().await.is(200, "json");
+                world.origin.asked(2).await;
+                world.settled().await;
+                ask().await.is(200, "json");
+                assert_eq!(world.origin.requests(), 2, "{field}");
+            },
+        );
+    }
+}
+
+#[test]
+fn a_page_that_fails_on_a_route_learned_private_is_no_herd_at_the_origin() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| match &*asked.target {
+            "/api/new" => vec![Step::Hold(hold.clone()), answer(500, "", "broken")],
+            _ => vec![answer(200, "cache-control: private", "")],
+        },
+        async |world| {
+            for page in 0..8 {
+                world.spawn_from(EVIL, get(&format!("/api/{page}"))).await.unwrap();
+            }
+            let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, get("/api/new"))).collect();
+            world.until(|| world.proxy.0.widening.len() == HERD).await;
+            gate.open();
+            for reply in herd {
+                assert_eq!(reply.await.unwrap().status, 500);
+            }
+            let asked = world.origin.requests() - 8;
+            assert!(asked <= 9, "{asked}");
+        },
+    );
+}
+
+#[test]
+fn a_bad_request_does_not_make_a_failing_url_look_well() {
+    run(
+        |asked| if is_evil(asked) { vec![answer(400, "", "bad")] } else { vec![answer(500, "", "broken")] },
+        async |world| {
+            let key = world.proxy.0.keyer.key(crate::key::Scheme::Http, "a", "/").unwrap().hash();
+            world.spawn_from(GOOD, get("/")).await.unwrap();
+            assert!(world.proxy.0.failing.knows(key));
+            world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().is(400, "bad");
+            assert!(world.proxy.0.failing.knows(key), "it is still paced");
+        },
+    );
+}
