@@ -167,6 +167,8 @@ impl Door {
                 self.private.forget(key, now);
             }
             Came::Private => self.private.remember(key, now, now + memory(self.rng.unit()), false),
+            // Nothing fails here.
+            Came::Failed => {}
         }
         self.routes.learn(template, came == Came::Shareable, now);
     }
