@@ -2,7 +2,7 @@
 //! otherwise, as it has no password and says how the service fares.
 //!
 //! A browser on the same machine reaches loopback too, on behalf of whatever page it shows. So only requests are answered that name
-//! this listener in `Host`, and that no other site's page makes, see [`hosts`].
+//! this listener in `Host`, and that no other site's page makes, see `admin/hosts.rs`.
 //!
 //! | path | answers |
 //! |---|---|

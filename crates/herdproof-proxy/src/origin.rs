@@ -85,7 +85,7 @@ pub struct Outgoing {
     /// The route of the target, as a hash: what is true of one route only is not taken for the whole origin.
     pub route: u64,
     /// With which head a second attempt beside a slow first goes, if not with the same: what hangs may be one client's request. Its
-    /// answer counts only if it can be shared, and has [`Second`] among its extensions.
+    /// answer counts only if it can be shared, and says so among its extensions.
     pub second: Option<HeaderMap>,
 }
 
@@ -545,7 +545,8 @@ impl Inner {
 
 /// Whether it answers a second attempt with another head, and nobody can have it.
 fn is_in_vain(response: &Answer) -> bool {
-    response.extensions().get::<Second>().is_some() && {
+    // That what is kept is still right is for all who may have it.
+    response.extensions().get::<Second>().is_some() && response.status() != StatusCode::NOT_MODIFIED && {
         let terms = Terms::read(response.status(), response.headers());
         let directives = terms.directives;
         !terms.is_explicit() || directives.private() || directives.no_store() || terms.sets_cookie

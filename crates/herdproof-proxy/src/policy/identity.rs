@@ -131,8 +131,8 @@ impl Identity {
         }
     }
 
-    /// Removes the ones that were named in addition, so that a stranger's word does not choose a variant. What is
-    /// [known](is_known) chooses none, see [`Vary`](super::Vary).
+    /// Removes the ones that were named in addition, so that a stranger's word does not choose a variant. One that is
+    /// known anyway chooses none, see [`Vary`](super::Vary).
     #[inline]
     pub fn remove_more(&self, headers: &mut HeaderMap) {
         for name in &self.more {
