@@ -136,8 +136,11 @@ fn an_origin_that_cannot_be_reached_is_told_to_clients_by_a_code_and_to_the_oper
     // One request each: the breaker trips soon.
     for method in [http::Method::GET, http::Method::POST] {
         run_with(
-            // Nothing listens there.
-            |settings| settings.origin.url = "http://127.0.0.1:1".into(),
+            // Nothing listens there; and probes find that too, before a second attempt.
+            |settings| {
+                settings.origin.url = "http://127.0.0.1:1".into();
+                settings.origin.attempts = 1;
+            },
             |_| vec![fresh("")],
             async |world| {
                 let reply = world.ask(request(method.clone(), "/", &[], "")).await;
