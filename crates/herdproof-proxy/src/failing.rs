@@ -10,8 +10,10 @@
 //! |---|---|---|
 //! | a request with a client's headers | that client its own answer; the others aboard a second round | one more failed start: they are paced at 2 a second, burst 2 |
 //! | a request of our own, by 5xx; or without an answer, as a client's before it | all aboard: our response with the same status | the same for newcomers, for 1 to 2 s |
+//! | a request with a client's headers, by 4xx that is not for all | the same | the same, if others were aboard |
 //! | a connection that cannot be made | all aboard, at once: no client can cause that | the same |
 //! | a request of our own, by 4xx; or without an answer, where a client's had one | the next round, with a client's headers | for ten minutes a request of our own says nothing about this URL |
+//! | a request of our own, again, after a client's has succeeded meanwhile | the same | the same |
 //!
 //! Where a request of our own says nothing, requests of two different clients have to fail before others are told. The first of
 //! them is the *witness*; it does not lead again while it is one. With one client address for everybody that second failure
@@ -34,7 +36,7 @@ const EVERY: Duration = Duration::from_millis(500);
 const BURST: u32 = 2;
 /// For how long a request of our own is not asked about a URL that it says nothing about.
 const OWN_BAD: Duration = Duration::from_secs(600);
-/// A client that succeeds so soon after a request of our own has failed shows that ours says nothing.
+/// A client that succeeds so soon after a request of our own has failed speaks against ours.
 const CONTRADICTED: Duration = Duration::from_secs(60);
 /// How long a witness is one.
 const WITNESS: Duration = Duration::from_secs(10);
@@ -83,6 +85,9 @@ struct Record {
     own_failed: Tick,
     /// Until when a request of our own says nothing.
     own_bad_until: Tick,
+    /// A client succeeded soon after a request of our own had failed: either it has recovered, or ours says nothing. The next of
+    /// ours tells which.
+    is_contradicted: bool,
     /// Others were aboard when a client's request failed: the next start is a request of our own.
     own_next: bool,
     /// Whose request failed, where a request of our own says nothing; and until when that counts.
@@ -145,7 +150,7 @@ pub enum By {
 pub enum Ended {
     /// With an answer that is no failure.
     Well,
-    /// With an answer that says of a request of ours that it lacks something: 4xx.
+    /// With 4xx: a request of ours lacks something, or the origin does not like how a client's was put.
     Refused,
     /// With a status of 5xx, and maybe when to come back.
     Status(StatusCode, Option<Duration>),
@@ -209,7 +214,11 @@ impl Failing {
         others: bool,
         (rest, draw): (&Range<Duration>, f64),
     ) -> Next {
-        let is_news = !matches!((by, ended), (_, Ended::Well) | (By::Client(_), Ended::Refused));
+        let is_news = match (by, ended) {
+            (_, Ended::Well) => false,
+            (By::Client(_), Ended::Refused) => others,
+            _ => true,
+        };
         if !is_news && self.0.get(key, |_| ()).is_none() {
             return Next::Again;
         }
@@ -253,17 +262,25 @@ impl Record {
         match ended {
             Ended::Status(..) => self.charge(now, 1),
             Ended::Broken(_, attempts) => self.charge(now, attempts.into()),
-            // It may be that it has failed before, and it is ours.
-            Ended::Refused if by == By::Proxy => self.charge(now, 1),
+            // Ours, or one that those aboard have waited for in vain.
+            Ended::Refused if by == By::Proxy || others => self.charge(now, 1),
             Ended::Refused | Ended::Well | Ended::Unreachable(_) => {}
         }
         match (by, ended) {
-            // It may be about how this one request was put, and then it says nothing.
-            (By::Client(_), Ended::Refused) => Next::Again,
+            // It may be about how this one request was put: whether others are refused too, a request of our own finds out.
+            (By::Client(_), Ended::Refused) => {
+                self.own_next |= others && !self.own_is_bad(now);
+                Next::Again
+            }
             (By::Client(_), Ended::Well) => {
                 let contradicts = self.own_failed > Tick::ZERO && now < self.own_failed + CONTRADICTED;
-                let own_bad_until = if contradicts { now + OWN_BAD } else { self.own_bad_until };
-                *self = Record { own_bad_until, ..Record::default() };
+                *self = Record {
+                    own_bad_until: self.own_bad_until,
+                    own_failed: if contradicts { self.own_failed } else { Tick::ZERO },
+                    own_next: contradicts,
+                    is_contradicted: contradicts,
+                    ..Record::default()
+                };
                 Next::Again
             }
             (By::Proxy, Ended::Well) => {
@@ -271,6 +288,10 @@ impl Record {
                 Next::Again
             }
             (_, Ended::Unreachable(status)) => self.holds(now, status, drawn),
+            (By::Proxy, Ended::Status(..) | Ended::Broken(..)) if self.is_contradicted => {
+                *self = Record { own_bad_until: now + OWN_BAD, used_until: self.used_until, ..Record::default() };
+                Next::Again
+            }
             (By::Proxy, Ended::Status(status, after)) => {
                 (self.own_failed, self.own_next) = (now, false);
                 self.holds(now, status, after.map_or(drawn, |after| after.min(LONGEST).max(drawn)))
@@ -465,7 +486,8 @@ mod tests {
         assert_eq!(url.ended(0, ANN, broken), Next::Again);
         assert_eq!(url.ended(10, By::Proxy, broken), Next::Fail(at(1_510)));
         url.ended(2_000, BOB, Ended::Well);
-        assert!(url.0.own_is_bad(7, at(2_000)), "unless a client's does not");
+        assert_eq!(url.ended(2_100, By::Proxy, broken), Next::Again);
+        assert!(url.0.own_is_bad(7, at(2_100)), "unless a client's does not, and ours still does");
     }
 
     #[test]
@@ -483,14 +505,26 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_succeeds_after_ours_failed_shows_that_ours_says_nothing() {
+    fn a_client_that_succeeds_after_ours_failed_shows_that_ours_says_nothing_if_it_fails_again() {
         let url = Url::new();
         url.failed(0, ANN);
         url.failed(0, By::Proxy);
         url.ended(2_000, BOB, Ended::Well);
-        assert_eq!(url.failed(2_100, ANN), Next::Again);
+        assert!(matches!(url.start(2_100, 2), Start::Ask { own: Own::Yes, .. }), "ours is asked which it is");
+        assert_eq!(url.failed(2_100, By::Proxy), Next::Again, "and nobody else fails for it");
         assert!(url.0.own_is_bad(7, at(2_100)) && !url.0.own_is_bad(7, at(700_000)));
-        assert!(matches!(url.start(2_100, 2), Start::Ask { own: Own::No, .. }), "no second round by ours");
+        assert!(matches!(url.start(2_700, 2), Start::Ask { own: Own::No, .. }), "no second round by ours");
+    }
+
+    #[test]
+    fn an_outage_that_is_over_does_not_speak_against_requests_of_our_own() {
+        let url = Url::new();
+        url.failed(0, ANN);
+        url.failed(0, By::Proxy);
+        url.ended(2_000, BOB, Ended::Well);
+        url.ended(2_100, By::Proxy, Ended::Well);
+        assert!(!url.0.own_is_bad(7, at(2_100)));
+        assert_eq!(url.start(2_100, 2), Start::Ask { at: at(2_100), own: Own::No, again: false });
     }
 
     #[test]

@@ -8,9 +8,18 @@
 //! - **Failed**: the bytes, if there are any, are for the one request they answer. Whether it failed for the others too,
 //!   `failing.rs` decides, most often after a request of our own ([`Job::disown`]).
 
+mod own;
 mod pump;
 
-use std::{convert::Infallible, fmt, future::poll_fn, ops::Range, pin::Pin, sync::Arc, time::SystemTime};
+use std::{
+    convert::Infallible,
+    fmt,
+    future::poll_fn,
+    ops::Range,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
 
 use bytes::Bytes;
 use herdproof::{
@@ -19,8 +28,9 @@ use herdproof::{
     flight::{Landing, Linger},
     gate::{Ask, Priority, Refusal, Why},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body as _;
+use own::Disowned;
 use parking_lot::Mutex;
 use pump::{Audience, Over, Pump};
 
@@ -34,11 +44,8 @@ use crate::{
     object::{Asking, Elsewhere, Object},
     origin::{OriginBody, OriginError, Outgoing, Second},
     policy::{
-        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, classify, condition,
-        hop::{self, Forwarder},
-        judge,
+        Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
         share::is_about_the_request,
-        vary::Spec,
     },
     serve::Core,
     settings::Route,
@@ -110,6 +117,8 @@ pub(crate) struct Own {
     pub(crate) why: Reason,
     /// Whether the request that it answers said who asks. Then it says nothing about those who do not.
     pub(crate) for_a_user: bool,
+    /// Whether it may be about how that request was put, so that a request of our own asks for all others.
+    pub(crate) is_doubtful: bool,
     answer: Mutex<Option<Answer>>,
 }
 
@@ -212,12 +221,18 @@ pub(crate) async fn fill(
     }
     let (asked, since) = (core.env.now(), core.store.snapshot());
     let asking = job.prior.as_ref().map(Asking::about);
-    let response = core.origin.fetch(&job.outgoing, core.ask(&job, asked)).await;
+    // Written when it is sent, and the same for the second of every attempt: what comes back is kept by it.
+    let other = OnceLock::new();
+    let second = || other.get_or_init(|| job.second(&core)).as_ref().map(|other: &Disowned| other.headers.clone());
+    // Boxed: what asks is by far the largest part of a fill, and over when the head is here; and a flight moves its load a few times.
+    let response = Box::pin(core.origin.fetch_with(&job.outgoing, &second, core.ask(&job, asked))).await;
     drop(asking);
     let response = match response {
         Ok(mut response) => {
-            if response.extensions_mut().remove::<Second>().is_some() {
-                job.disown(&core);
+            if response.extensions_mut().remove::<Second>().is_some()
+                && let Some(Some(other)) = other.into_inner()
+            {
+                job.becomes(other);
             }
             response
         }
@@ -248,7 +263,7 @@ pub(crate) async fn fill(
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
     // It may say that it may be kept, but one client may have caused it.
-    let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others();
+    let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others(head.status);
     let verdict = if is_doubtful {
         Verdict::Failed(Reason::Error)
     } else if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
@@ -271,16 +286,21 @@ pub(crate) async fn fill(
         }
         // Ours lacks what a client's has.
         (_, Ended::Refused) if job.by == By::Proxy => {
+            // Not where there was something for all.
+            if let (StatusCode::NOT_FOUND | StatusCode::GONE, Some(prior)) = (head.status, &job.prior) {
+                core.store.remove(job.place.key(), prior);
+            }
             let failure = Failure::new(head.status, Fault::Status);
             let failed = core.failed(&job, failure, Some(ended), landing.aboard());
             landing.land_and_end(failed);
         }
         (Verdict::NotShareable { why, store: false }, _) => {
-            core.ended(&job, ended, false);
+            let is_doubtful = ended == Ended::Refused && core.doubts(&job, head.status);
+            core.ended(&job, ended, is_doubtful && landing.aboard() > 1);
             core.learn(&job, head.status, verdict);
             core.replaced(&job, head.status, why);
             let answer = Answer::Origin(Box::new(response(head, body)));
-            landing.land_and_end(Landed::own(&job, why, Some(answer)));
+            landing.land_and_end(Landed::own(&job, why, Some(answer), is_doubtful));
         }
         _ => {
             core.learn(&job, head.status, verdict);
@@ -351,7 +371,7 @@ impl Arrival<'_> {
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
-            Verdict::NotShareable { why, .. } => Landed::own(job, why, Some(Answer::Object(object))),
+            Verdict::NotShareable { why, .. } => Landed::own(job, why, Some(Answer::Object(object)), false),
             _ => {
                 let stored = self.verdict.stores();
                 Landed::Shared(Arc::new(Shared {
@@ -436,75 +456,7 @@ pub(crate) fn read_ahead(core: &Arc<Core>, mut body: Pin<Box<OriginBody>>) -> Re
     reader
 }
 
-/// The head of a request of our own: as its answer varies on it, and as it is sent.
-struct Disowned {
-    seen: HeaderMap,
-    headers: HeaderMap,
-}
-
 impl Job {
-    /// Makes it a request of our own, where that can be one.
-    fn disown(&mut self, core: &Core) {
-        if let Some(Disowned { seen, headers }) = self.disowned(core) {
-            self.class = classify(&Method::GET, &seen, &self.route.rules);
-            (self.headers, self.outgoing.headers, self.by) = (seen, headers, By::Proxy);
-        }
-    }
-
-    /// The head of a request of our own: the same URL, what the response varies on, and nothing else that a client chose. None if
-    /// it varies on what only a client can say.
-    fn disowned(&self, core: &Core) -> Option<Disowned> {
-        let mut seen = HeaderMap::new();
-        let spec = core.store.varies_on(&self.key);
-        let names = || spec.iter().flat_map(Spec::names);
-        for name in names() {
-            for value in self.headers.get_all(name) {
-                seen.append(name, value.clone());
-            }
-        }
-        let mut headers = seen.clone();
-        // One of a few, whatever the client says; see `vary::ask_plainly`.
-        if let Some(encodings) = self.outgoing.headers.get(header::ACCEPT_ENCODING) {
-            headers.insert(header::ACCEPT_ENCODING, encodings.clone());
-        }
-        let by = Forwarder {
-            client: None,
-            through: &[],
-            trusted: false,
-            identity: &core.identity,
-            scheme: self.key.scheme(),
-            authority: self.key.authority(),
-            name: core.name(),
-        };
-        hop::forward(&mut headers, &by);
-        // What chooses the variant here has to choose it there.
-        let is_kept = |name: &HeaderName| {
-            *name == header::ACCEPT_ENCODING || seen.get_all(name).iter().eq(headers.get_all(name).iter())
-        };
-        if !names().all(is_kept) {
-            return None;
-        }
-        let varies_on = |name: &HeaderName| names().any(|other| other == name);
-        for (name, value) in [(header::ACCEPT, "*/*"), (header::USER_AGENT, "herdproof")] {
-            if !varies_on(&name) {
-                headers.insert(name, HeaderValue::from_static(value));
-            }
-        }
-        match &self.prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
-            None => condition::clear(&mut headers),
-        }
-        if let Some(host) = self.outgoing.headers.get(header::HOST) {
-            headers.insert(header::HOST, host.clone());
-        }
-        Some(Disowned { seen, headers })
-    }
-
-    /// Whether others would most likely get the same.
-    fn speaks_for_others(&self) -> bool {
-        self.by == By::Proxy || !self.class.has_credentials() && learn::speaks_for_others(&self.headers)
-    }
-
     /// Which answer of several it is that came with these terms.
     fn variant(&self, terms: &Terms) -> Which {
         match &terms.vary {
@@ -515,10 +467,10 @@ impl Job {
 }
 
 impl Landed {
-    fn own(job: &Job, why: Reason, answer: Option<Answer>) -> Landed {
+    fn own(job: &Job, why: Reason, answer: Option<Answer>, is_doubtful: bool) -> Landed {
         // What answers a request of our own answers nobody's.
-        let answer = answer.filter(|_| job.by != By::Proxy);
-        Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), answer: Mutex::new(answer) }))
+        let answer = Mutex::new(answer.filter(|_| job.by != By::Proxy));
+        Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), is_doubtful, answer }))
     }
 }
 
@@ -556,9 +508,6 @@ impl Core {
                 }
                 if own == OwnRequest::Yes || own == OwnRequest::IfShared && landing.aboard() > 1 {
                     job.disown(self);
-                } else if !self.failing.own_is_bad(key, self.env.now()) {
-                    // If it is this client's request that hangs, those aboard need not.
-                    job.outgoing.second = job.disowned(self).map(|Disowned { headers, .. }| headers);
                 }
                 None
             }
@@ -615,6 +564,11 @@ impl Core {
         Landed::Failed(Arc::new(failure))
     }
 
+    /// Whether a refusal may be about how one client's request was put, and a request of our own can tell.
+    fn doubts(&self, job: &Job, status: StatusCode) -> bool {
+        !job.speaks_for_others(status) && !self.failing.own_is_bad(job.place.key().hash(), self.env.now())
+    }
+
     /// What is to be remembered of how a request for a URL ended. `others`: whether more than one client waited for it.
     fn ended(&self, job: &Job, ended: Ended, others: bool) -> Next {
         if job.kind == Kind::Alone {
@@ -639,7 +593,7 @@ impl Core {
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
             self.store.remove(job.place.key(), prior);
-            landing.land_and_end(Landed::own(job, Reason::Condition, None));
+            landing.land_and_end(Landed::own(job, Reason::Condition, None, false));
             return;
         }
         let draws = Draws { jitter: self.rng.unit() };
@@ -656,7 +610,7 @@ impl Core {
         let keep = |place| self.store.put(&place, Arc::clone(&object), has_validator);
         let landed = match judged.verdict {
             Verdict::NotShareable { why, .. } | Verdict::Failed(why) => {
-                Landed::own(job, why, Some(Answer::Object(Arc::clone(&object))))
+                Landed::own(job, why, Some(Answer::Object(Arc::clone(&object))), false)
             }
             verdict => Landed::Shared(Arc::new(Shared {
                 object: Arc::clone(&object),
@@ -694,7 +648,7 @@ impl Core {
         // What a request with a cookie or credentials gets, or one that was put in another way, or one too many, says nothing
         // about what others get.
         if let Some(prior) = &job.prior {
-            let says_nothing = !job.speaks_for_others() || is_about_the_request(status) || !why.is_telling();
+            let says_nothing = !job.speaks_for_others(status) || is_about_the_request(status) || !why.is_telling();
             if !says_nothing {
                 self.store.remove(job.place.key(), prior);
             } else if job.by == By::Proxy {
@@ -705,17 +659,18 @@ impl Core {
 
     /// Learns who may share what, for those who ask next.
     pub(crate) fn learn(&self, job: &Job, status: StatusCode, verdict: Verdict) {
-        self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict), job.speaks_for_others());
+        let by = (job.who.key(), job.speaks_for_others(status));
+        self.learn_of(&job.class, job.key.hash(), job.template, (status, verdict), by);
     }
 
-    /// As [`learn`](Core::learn), of a request that went by itself.
+    /// As [`learn`](Core::learn), of a request that went by itself: whose it is, and whether others would have made it so.
     pub(crate) fn learn_of(
         &self,
         class: &Class,
         key: u64,
         template: Template,
         (status, verdict): (StatusCode, Verdict),
-        plainly: bool,
+        by: (u64, bool),
     ) {
         // What cannot be seen from a part or a condition is not learned from one; nor is it from how one request was put: a head
         // that the origin cannot read would make everybody go by themselves.
@@ -733,7 +688,7 @@ impl Core {
                 self.learned.learn(template, true, now);
             }
             Verdict::NotShareable { store: false, .. } => {
-                self.private.remember(key, now, now + learn::memory(self.rng.unit()), plainly);
+                self.private.remember(key, now, now + learn::memory(self.rng.unit()), by);
                 self.learned.learn(template, false, now);
             }
             // What is kept to be asked about is nothing to wait for in vain; and to let its like pass would be never to keep it.

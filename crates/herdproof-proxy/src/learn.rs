@@ -20,9 +20,12 @@ use std::{
 };
 
 use herdproof::Tick;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
-use crate::table::{Table, Worth};
+use crate::{
+    policy::Class,
+    table::{Table, Worth},
+};
 
 /// How many keys are remembered at most.
 const KEYS: usize = 16 * 1024;
@@ -64,6 +67,8 @@ pub struct Private(Table<Row>);
 struct Row {
     times: u8,
     until: Tick,
+    /// Whose request was the last that counted.
+    by: u64,
 }
 
 /// Routes of which no response could be shared lately.
@@ -95,9 +100,10 @@ pub struct Template {
 
 /// Whether others would most likely get what this request gets: it has nothing in it but what every browser sends, no
 /// credentials and nothing that is only in this one. What such a request gets is believed at once; what any other gets may be
-/// one client's doing, and is believed step by step.
-pub(crate) fn speaks_for_others(headers: &HeaderMap) -> bool {
-    headers.keys().all(|name| USUAL.contains(&name.as_str()))
+/// one client's doing, and is believed step by step. An error is never believed: an odd value of a usual field can cause it too.
+pub(crate) fn speaks_for_others(class: &Class, headers: &HeaderMap, status: StatusCode) -> bool {
+    let is_plain = || headers.keys().all(|name| USUAL.contains(&name.as_str()));
+    status.as_u16() < 400 && !class.has_credentials() && is_plain()
 }
 
 /// How many requests of one key may go in parallel after so many private responses in a row.
@@ -124,12 +130,16 @@ impl Private {
         Private(Table::new(KEYS))
     }
 
-    /// One more private response to this key, which is remembered until then. `plainly`: to a request that others would have
-    /// made in the same way.
-    pub fn remember(&self, key: u64, now: Tick, until: Tick, plainly: bool) {
+    /// One more private response to this key, for this client, which is remembered until then. `plainly`: to a request that others
+    /// would have made in the same way. What others would not is counted once in a row for one client.
+    pub fn remember(&self, key: u64, now: Tick, until: Tick, (client, plainly): (u64, bool)) {
         self.0.change(key, now, |row| {
-            let times = if now < row.until { row.times.saturating_add(1) } else { 1 };
-            *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until };
+            let times = match now < row.until {
+                true if plainly || row.by != client => row.times.saturating_add(1),
+                true => row.times,
+                false => 1,
+            };
+            *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until, by: client };
         });
     }
 
@@ -255,12 +265,12 @@ mod tests {
         let private = Private::new();
         let widths: Vec<_> = (0..8)
             .map(|second| {
-                private.remember(7, at(second), at(120), false);
+                private.remember(7, at(second), at(120), (second, false));
                 private.times(7, at(second)).map(width)
             })
             .collect();
         assert_eq!(widths, [16, 32, 64, 128, 256, 512, 1024, 2048].map(Some));
-        private.remember(7, at(121), at(240), false);
+        private.remember(7, at(121), at(240), (1, false));
         assert_eq!(private.times(7, at(121)), Some(1), "what has lapsed does not count");
         assert_eq!(width(u8::MAX), 8 << 16, "no shift runs over");
     }
@@ -268,19 +278,36 @@ mod tests {
     #[test]
     fn a_scan_through_private_urls_does_not_flush_what_is_known_of_others() {
         let private = Private::new();
-        for _ in 0..3 {
-            private.remember(7, at(0), at(120), false);
+        for client in 0..3 {
+            private.remember(7, at(0), at(120), (client, false));
         }
         for key in 0..200_000_u64 {
-            private.remember(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(1), at(120), false);
+            private.remember(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(1), at(120), (1, false));
         }
         assert_eq!(private.times(7, at(1)), Some(3));
     }
 
     #[test]
+    fn one_client_with_an_unusual_request_is_counted_once_however_often_it_asks() {
+        let private = Private::new();
+        for second in 0..50 {
+            private.remember(7, at(second), at(120), (1, false));
+        }
+        assert_eq!(private.times(7, at(50)), Some(1));
+        private.remember(7, at(51), at(120), (2, false));
+        assert_eq!(private.times(7, at(51)), Some(2));
+        private.remember(7, at(52), at(120), (2, true));
+        assert_eq!(
+            private.times(7, at(52)),
+            Some(PLAINLY),
+            "what everybody would have asked in the same way is believed"
+        );
+    }
+
+    #[test]
     fn a_private_key_is_remembered_for_its_time_and_no_longer() {
         let private = Private::new();
-        private.remember(7, at(0), at(120), false);
+        private.remember(7, at(0), at(120), (1, false));
         let known = |key, second| private.times(key, at(second)).is_some();
         assert!(known(7, 0) && known(7, 119) && !known(7, 120) && !known(8, 0));
         private.forget(8, at(0));

@@ -181,6 +181,11 @@ impl BodyMemory {
         self.outside.load(Relaxed)
     }
 
+    /// Whether there is room only for what somebody reads.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.bytes() > self.most / 2
+    }
+
     /// Whether there are more than there may be and nobody can be ended for it. Ends who can be.
     pub(crate) fn is_short(&self) -> bool {
         let outside = self.bytes();

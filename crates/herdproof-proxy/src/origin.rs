@@ -84,9 +84,6 @@ pub struct Outgoing {
     pub headers: HeaderMap,
     /// The route of the target, as a hash: what is true of one route only is not taken for the whole origin.
     pub route: u64,
-    /// With which head a second attempt beside a slow first goes, if not with the same: what hangs may be one client's request. Its
-    /// answer counts only if it can be shared, and says so among its extensions.
-    pub second: Option<HeaderMap>,
 }
 
 /// In the extensions of an answer: it answers the second attempt, which had another head.
@@ -205,13 +202,24 @@ impl Origin {
     ///
     /// The deadline is that for being let in. What is sent is waited for as the settings say: cut off by who waits for it, nobody
     /// would learn that the origin hangs.
-    pub async fn fetch(&self, request: &Outgoing, mut ask: Ask) -> Result<Answer, OriginError> {
+    pub async fn fetch(&self, request: &Outgoing, ask: Ask) -> Result<Answer, OriginError> {
+        self.fetch_with(request, &|| None, ask).await
+    }
+
+    /// As [`fetch`](Origin::fetch), with another head for the attempt beside a slow first, if there is one: what hangs may be one
+    /// client's request. Its answer counts only if it can be shared, and says so among its extensions ([`Second`]).
+    pub(crate) async fn fetch_with(
+        &self,
+        request: &Outgoing,
+        second: &(dyn Fn() -> Option<HeaderMap> + Sync),
+        mut ask: Ask,
+    ) -> Result<Answer, OriginError> {
         let inner = &*self.0;
         let (first, deadline) = (ask.attempt, ask.deadline.take());
         let attempt = |mut ask: Ask| async move {
             let again = ask.attempt > first;
             ask.deadline = deadline;
-            inner.fetch_once(request, ask, again).await.map_err(|error| failure(error, false))
+            inner.fetch_once(request, second, ask, again).await.map_err(|error| failure(error, false))
         };
         let outcome = inner.stack.retry.run(&inner.env, repeatable, ask, attempt).await;
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
@@ -320,14 +328,25 @@ fn of(ask: &Ask, route: u64) -> stack::Request {
 }
 
 impl Inner {
-    async fn fetch_once(&self, request: &Outgoing, mut ask: Ask, again: bool) -> Result<Answer, OriginError> {
+    async fn fetch_once(
+        &self,
+        request: &Outgoing,
+        second: &(dyn Fn() -> Option<HeaderMap> + Sync),
+        mut ask: Ask,
+        again: bool,
+    ) -> Result<Answer, OriginError> {
         let entry = self.stack.enter(&mut ask).await.map_err(OriginError::Refused)?;
         let Some(hedge) = &self.stack.hedge else {
             return self.ask(request, entry, &ask, again).await;
         };
         let mut entry = Some(entry);
         let race = &Race::default();
-        let attempt = |ask: Ask, which: Which| {
+        let attempt = |mut ask: Ask, which: Which| {
+            let other = if which == Which::Second { second() } else { None };
+            if other.is_some() {
+                // It is nobody's, and needs no seat of the client whose request hangs.
+                ask.user = None;
+            }
             let entry = match (which, entry.take()) {
                 (Which::First, Some(entry)) => Ok(entry),
                 // Somebody may have taken the seat that was free a moment ago. Then the first attempt is all there is.
@@ -336,7 +355,7 @@ impl Inner {
             async move {
                 let mut entry = entry.map_err(OriginError::Refused)?;
                 entry.place.races(race);
-                let other = if which == Which::Second { request.second() } else { None };
+                let other = other.map(|headers| Outgoing { headers, ..request.clone() });
                 let mut answer = self.ask(other.as_ref().unwrap_or(request), entry, &ask, again).await?;
                 if other.is_some() {
                     answer.extensions_mut().insert(Second);
@@ -554,12 +573,6 @@ fn is_in_vain(response: &Answer) -> bool {
 }
 
 impl Outgoing {
-    /// The second attempt, if it has another head.
-    fn second(&self) -> Option<Outgoing> {
-        let headers = self.second.clone()?;
-        Some(Outgoing { headers, second: None, ..self.clone() })
-    }
-
     fn bare(&self) -> Request<Sending> {
         let mut request = Request::new(Sending::Nothing);
         *request.method_mut() = self.method.clone();

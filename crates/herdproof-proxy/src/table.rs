@@ -99,6 +99,15 @@ mod tests {
             put(&table, key.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1);
         }
         assert_eq!(get(&table, 7), Some(5));
+
+        let full = Table::new(WAYS);
+        for key in 0..4 {
+            put(&full, key, 5);
+        }
+        for key in 4..1_000 {
+            put(&full, key, 1);
+        }
+        assert!((0..4).all(|key| get(&full, key) == Some(5)), "not even where all places are taken");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use herdproof::breaker::Phase;
+
 use crate::{Proxy, access::AccessLog};
 
 /// Looks for troubles; see the [module](self).
@@ -19,8 +21,8 @@ pub struct Watch {
 /// What there was to see at one look.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    faults: u64,
-    answers: u64,
+    /// Whether the breaker is open: probes find no answer either.
+    is_down: bool,
     /// Why the last request to the origin came to nothing.
     why: Option<Arc<str>>,
     /// What is wrong with the log.
@@ -30,7 +32,6 @@ struct Seen {
 #[derive(Debug, Default)]
 struct State {
     before: Seen,
-    is_down: bool,
 }
 
 impl Watch {
@@ -43,7 +44,7 @@ impl Watch {
     pub fn look(&mut self) -> Vec<String> {
         let (stats, why) = self.proxy.origin();
         let log = self.log.as_ref().and_then(AccessLog::trouble);
-        self.state.next(Seen { faults: stats.faults, answers: stats.answers, why, log })
+        self.state.next(Seen { is_down: matches!(stats.breaker, Phase::Open { .. }), why, log })
     }
 }
 
@@ -51,15 +52,13 @@ impl State {
     fn next(&mut self, seen: Seen) -> Vec<String> {
         let mut news = Vec::new();
         let before = &self.before;
-        if seen.answers > before.answers {
-            if self.is_down {
-                news.push("the origin answers again".into());
+        match (before.is_down, seen.is_down) {
+            (false, true) => {
+                let why = seen.why.as_deref().unwrap_or("it does not answer");
+                news.push(format!("the origin gives no answers: {why}"));
             }
-            self.is_down = false;
-        } else if seen.faults > before.faults && !self.is_down {
-            self.is_down = true;
-            let why = seen.why.as_deref().unwrap_or("it does not answer");
-            news.push(format!("the origin gives no answers: {why}"));
+            (true, false) => news.push("the origin answers again".into()),
+            _ => {}
         }
         match (&before.log, &seen.log) {
             (was, Some(is)) if was.as_ref() != Some(is) => news.push(format!("the access log: {is}")),
@@ -75,20 +74,18 @@ impl State {
 mod tests {
     use super::*;
 
-    fn origin(faults: u64, answers: u64) -> Seen {
-        Seen { faults, answers, why: Some("refused".into()), log: None }
+    fn origin(is_down: bool) -> Seen {
+        Seen { is_down, why: Some("refused".into()), log: None }
     }
 
     #[test]
     fn an_origin_that_is_down_is_said_once_and_once_when_it_is_back() {
         let mut state = State::default();
         let mut look = |seen| state.next(seen).join("; ");
-        assert_eq!(look(origin(0, 10)), "");
-        assert_eq!(look(origin(3, 11)), "", "some are answered");
-        assert_eq!(look(origin(4, 11)), "the origin gives no answers: refused");
-        assert_eq!(look(origin(99, 11)), "");
-        assert_eq!(look(origin(99, 11)), "", "nobody asks");
-        assert_eq!(look(origin(99, 12)), "the origin answers again");
+        assert_eq!(look(origin(false)), "", "it may have failed for somebody");
+        assert_eq!(look(origin(true)), "the origin gives no answers: refused");
+        assert_eq!(look(origin(true)), "");
+        assert_eq!(look(origin(false)), "the origin answers again");
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! - A gate is there only while somebody is at it, so there are never more gates than requests.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::poll_fn,
     sync::Arc,
     task::{Poll, Waker},
@@ -62,10 +62,12 @@ struct Gate {
     width: u32,
     /// How many have gone and have no verdict yet.
     out: u32,
-    /// Those by client.
-    held: BTreeMap<u64, u32>,
-    /// Those who wait, the oldest first.
-    waiting: VecDeque<Waiting>,
+    /// Who has gone or waits, by client.
+    clients: BTreeMap<u64, Client>,
+    /// Those who wait, and those who have not heard yet that they do not any more; by number, so the oldest first.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The oldest of each client that waits, and whose it is. So nobody has to look through all that one client has waiting.
+    oldest: BTreeMap<u64, u64>,
     /// The number of the next to wait.
     next: u64,
     /// Since when there was no verdict and nobody was let go.
@@ -74,9 +76,17 @@ struct Gate {
     is_stepped: bool,
 }
 
+/// The requests of one client for one key.
+#[derive(Debug, Default)]
+struct Client {
+    /// How many have gone and have no verdict yet.
+    out: u32,
+    /// The numbers of those that wait.
+    waiting: BTreeSet<u64>,
+}
+
 #[derive(Debug)]
 struct Waiting {
-    number: u64,
     client: u64,
     state: Turned,
     waker: Option<Waker>,
@@ -217,8 +227,9 @@ impl Gate {
         Gate {
             width: 1,
             out: 0,
-            held: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            clients: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            oldest: BTreeMap::new(),
             next: 0,
             since: now,
             is_stepped: false,
@@ -228,8 +239,27 @@ impl Gate {
     fn join(&mut self, client: u64) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.waiting.push_back(Waiting { number, client, state: Turned::Waits, waker: None });
+        self.waiting.insert(number, Waiting { client, state: Turned::Waits, waker: None });
+        let line = &mut self.clients.entry(client).or_default().waiting;
+        if line.is_empty() {
+            self.oldest.insert(number, client);
+        }
+        line.insert(number);
         number
+    }
+
+    /// It does not wait any more, whatever became of it.
+    fn leave(&mut self, number: u64, client: u64) {
+        let Some(of) = self.clients.get_mut(&client) else { return };
+        of.waiting.remove(&number);
+        if self.oldest.remove(&number).is_some()
+            && let Some(next) = of.waiting.first()
+        {
+            self.oldest.insert(*next, client);
+        }
+        if of.out == 0 && of.waiting.is_empty() {
+            self.clients.remove(&client);
+        }
     }
 
     /// Who is to be woken because it may go.
@@ -243,35 +273,34 @@ impl Gate {
         woken
     }
 
-    /// The oldest of those whose client has less than half of the width; the oldest at all if they are of one client.
-    fn next_to_go(&self) -> Option<usize> {
-        let waits = |waiting: &Waiting| waiting.state == Turned::Waits;
+    /// The oldest of those whose client has less than half of the width; the oldest at all if they are of one client. No more than
+    /// two or three clients can have half of it, so this looks at no more than that.
+    fn next_to_go(&self) -> Option<u64> {
         let half = (self.width / 2).max(1);
-        let is_modest = |waiting: &Waiting| self.held.get(&waiting.client).is_none_or(|held| *held < half);
-        let first = self.waiting.iter().position(waits)?;
-        self.waiting.iter().position(|waiting| waits(waiting) && is_modest(waiting)).or(Some(first))
+        let is_modest = |client: &u64| self.clients.get(client).is_none_or(|client| client.out < half);
+        let modest = self.oldest.iter().find(|(_, client)| is_modest(client));
+        modest.or_else(|| self.oldest.first_key_value()).map(|(number, _)| *number)
     }
 
-    fn go(&mut self, index: usize, now: Tick, woken: &mut Vec<Waker>) {
-        let Some(waiting) = self.waiting.get_mut(index) else { return };
+    fn go(&mut self, number: u64, now: Tick, woken: &mut Vec<Waker>) {
+        let Some(waiting) = self.waiting.get_mut(&number) else { return };
         waiting.state = Turned::Goes;
         woken.extend(waiting.waker.take());
+        let client = waiting.client;
         self.out += 1;
-        *self.held.entry(waiting.client).or_default() += 1;
+        self.clients.entry(client).or_default().out += 1;
+        self.leave(number, client);
         self.since = now;
     }
 
     /// What became of one who waits. It is gone from here once it is told.
     fn turned(&mut self, number: u64, waker: &Waker) -> Turned {
-        let Ok(index) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) else {
-            return Turned::Looks;
-        };
-        match self.waiting.get_mut(index) {
+        match self.waiting.get_mut(&number) {
             Some(waiting) if waiting.state == Turned::Waits => {
                 waiting.waker = Some(waker.clone());
                 Turned::Waits
             }
-            _ => self.waiting.remove(index).map_or(Turned::Looks, |waiting| waiting.state),
+            _ => self.waiting.remove(&number).map_or(Turned::Looks, |waiting| waiting.state),
         }
     }
 
@@ -295,28 +324,36 @@ impl Gate {
     /// A request is over.
     fn over(&mut self, client: u64, came: Option<Came>, most: u32, now: Tick) -> Vec<Waker> {
         self.out = self.out.saturating_sub(1);
-        if let Some(held) = self.held.get_mut(&client) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&client);
+        if let Some(of) = self.clients.get_mut(&client) {
+            of.out = of.out.saturating_sub(1);
+            if of.out == 0 && of.waiting.is_empty() {
+                self.clients.remove(&client);
             }
         }
         match came {
-            Some(Came::Shareable | Came::Failed) => {
-                let waits = self.waiting.iter_mut().filter(|waiting| waiting.state == Turned::Waits);
-                waits
-                    .filter_map(|waiting| {
-                        waiting.state = Turned::Looks;
-                        waiting.waker.take()
-                    })
-                    .collect()
-            }
+            Some(Came::Shareable | Came::Failed) => self.look(),
             Some(Came::Private) => {
                 self.width = self.width.saturating_mul(2).min(most.max(1));
                 self.let_go(now)
             }
             None => self.let_go(now),
         }
+    }
+
+    /// Everybody who waits looks again.
+    fn look(&mut self) -> Vec<Waker> {
+        self.oldest.clear();
+        self.clients.retain(|_, client| {
+            client.waiting.clear();
+            client.out > 0
+        });
+        let waits = self.waiting.values_mut().filter(|waiting| waiting.state == Turned::Waits);
+        waits
+            .filter_map(|waiting| {
+                waiting.state = Turned::Looks;
+                waiting.waker.take()
+            })
+            .collect()
     }
 
     fn is_idle(&self) -> bool {
@@ -347,14 +384,16 @@ impl Drop for Place<'_> {
         }
         let mut shard = self.all.shard(self.key).lock();
         let Some(gate) = shard.get_mut(&self.key) else { return };
-        let gone = gate.waiting.binary_search_by_key(&self.number, |waiting| waiting.number).ok();
-        let gone = gone.and_then(|index| gate.waiting.remove(index));
-        // It was its turn, and it left before it heard of that: somebody else's turn.
-        let woken = match gone {
-            Some(waiting) if waiting.state == Turned::Goes => {
-                gate.over(waiting.client, None, self.all.0.most, self.all.0.env.now())
+        let woken = match gate.waiting.remove(&self.number) {
+            // It was its turn, and it left before it heard of that: somebody else's turn.
+            Some(Waiting { client, state: Turned::Goes, .. }) => {
+                gate.over(client, None, self.all.0.most, self.all.0.env.now())
             }
-            _ => Vec::new(),
+            Some(Waiting { client, state: Turned::Waits, .. }) => {
+                gate.leave(self.number, client);
+                Vec::new()
+            }
+            Some(Waiting { state: Turned::Looks, .. }) | None => Vec::new(),
         };
         if gate.is_idle() {
             shard.remove(&self.key);

@@ -419,6 +419,11 @@ impl Inner {
         if let Some(waker) = pushed_out {
             waker.wake();
         }
+        self.found_no_seat(asked, wait, depth)
+    }
+
+    /// All seats are taken: the limit binds, and who watches the line hears of it.
+    fn found_no_seat(&self, asked: Asked, wait: bool, depth: u32) -> Asked {
         if let Some(sizer) = &self.sizer {
             sizer.binds();
         }

@@ -18,11 +18,9 @@ pub struct Must {
 
 pub fn all(results: &Results) -> Vec<Must> {
     let mut musts = Musts { results, all: Vec::new() };
-    for case in ["cacheable", "herd-800", "herd-5000", "trickle", "max-age-0", "leader-leaves"] {
+    for case in ["cacheable", "herd-800", "herd-5000", "trickle", "truncated", "max-age-0", "leader-leaves"] {
         musts.at_most(&format!("{case}: one origin request"), case, "", "origin", 1.0);
     }
-    // Whether it broke for one client or for all is found out by a request of the proxy's own.
-    musts.at_most("truncated: at most 2 origin requests", "truncated", "", "origin", 2.0);
     // Whether it is slow or hangs cannot be told before it answers, and who hangs must be asked again (`hung`).
     musts.at_most("slow: one origin request and one hedge", "slow", "", "origin", 2.0);
     musts.at_most("vary: one origin request for each of four languages", "vary", "", "origin", 4.0);

@@ -151,6 +151,8 @@ impl Pump {
         match self.audience {
             Audience::Store => true,
             _ if writer.readers() > 0 => true,
+            // It would be on nobody's account, and others would be ended for it.
+            Audience::Aboard(_) if writer.memory().is_filling() => false,
             Audience::Aboard(Some(len)) => {
                 let missing = len.saturating_sub(come);
                 missing <= WORTHWHILE || missing < come

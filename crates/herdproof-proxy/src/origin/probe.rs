@@ -181,6 +181,13 @@ impl Targets {
         }
     }
 
+    /// What was asked for last does not do well any more.
+    fn drop_last(&mut self) {
+        if let Some(slot) = self.last.and_then(|last| self.slots.get_mut(last)) {
+            *slot = None;
+        }
+    }
+
     /// Another than the last time; none if there is no other.
     fn pick(&mut self, draw: u64) -> Option<&Target> {
         let others = |place: &usize| self.slots[*place].is_some() && self.last != Some(*place);
@@ -242,7 +249,7 @@ impl Prober {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host);
         headers.insert(header::USER_AGENT, HeaderValue::from_static("herdproof-probe"));
-        let request = Outgoing { method: Method::GET, target, headers, route: 0, second: None };
+        let request = Outgoing { method: Method::GET, target, headers, route: 0 };
         Probe { request, timeout: TIMEOUT.max(took.saturating_mul(3)) }
     }
 
@@ -253,6 +260,8 @@ impl Prober {
         let act = self.state.lock().heard(heard, open, self.env.now(), self.rng.unit());
         if heard == Heard::Gone || act == Act::Trip && heard == Heard::Busy {
             self.failed.fetch_add(1, Relaxed);
+            // If it is the target that fails, and not the origin, the next probe asks for another, and in the end for `/`.
+            self.targets.lock().drop_last();
         }
         match act {
             Act::Nothing => {}

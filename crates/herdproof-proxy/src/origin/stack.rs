@@ -87,6 +87,8 @@ impl Stack {
                 .unknown(after)
                 .least(after)
                 .floor(HEDGES)
+                // Whatever share of requests fails, one client can make fail.
+                .failures(f64::INFINITY)
                 .budget(&budget)
                 .only_if(move || breaker.is_closed() && queue.inside() < queue.seats())
                 .build()

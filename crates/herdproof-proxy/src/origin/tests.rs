@@ -166,7 +166,7 @@ const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 fn get(path: &str) -> Outgoing {
     let mut headers = HeaderMap::new();
     headers.insert(header::HOST, "origin.test".parse().unwrap());
-    Outgoing { method: Method::GET, target: path.parse().unwrap(), headers, route: 0, second: None }
+    Outgoing { method: Method::GET, target: path.parse().unwrap(), headers, route: 0 }
 }
 
 fn post<B>(body: B) -> Request<B> {

@@ -176,8 +176,8 @@ impl Core {
         by(&self.env, Some(until), self.widening.enter(key, visit.who.key(), apart.width)).await
     }
 
-    /// A page failed that was taken for private only because of its route. Whoever else wants it waits for what a request of our own
-    /// finds, as for any page.
+    /// A page failed that was taken for private only because of its route. All other clients at the gate wait for the result of a
+    /// request of our own, as for any page.
     fn failed_at_the_gate(&self, visit: &Visit<'_>, found: &Found, failure: &Failure, going: Option<Going>) {
         if matches!(failure.what, Fault::Refused(_)) {
             return;
@@ -231,8 +231,9 @@ impl Core {
                 if let (Reason::Overload, Some(object)) = (answer.why, spare) {
                     return Some(visit.stale(object, answer.why.name(), self.env.now()));
                 }
-                // What was for a user who said so may be for all who do not: those ask again, together.
-                if !answer.for_a_user || visit.class.has_credentials() {
+                // What was for a user who said so may be for all who do not: those ask again, together. So do all after an answer that may
+                // be about how one request was put.
+                if !answer.is_doubtful && (!answer.for_a_user || visit.class.has_credentials()) {
                     learned.private = Some(answer.why.name());
                 }
                 None
@@ -322,6 +323,10 @@ impl Core {
             return served;
         }
         let (outcome, after) = match &failure.what {
+            Fault::Refused(refusal) if refusal.why == Why::Tripped => {
+                let after = Some(self.appointment(refusal.after));
+                return Served::own(Outcome::Shed, "breaker-open", failure.status, &failure.what.to_string(), after);
+            }
             Fault::Refused(refusal) => (Outcome::Shed, Some(self.appointment(refusal.after))),
             Fault::Status | Fault::Silent(_) => {
                 (Outcome::Failed, failure.until().map(|until| self.spread(until - visit.arrived)))

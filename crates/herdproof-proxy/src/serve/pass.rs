@@ -26,10 +26,10 @@ impl Core {
             target: visit.target(),
             headers: visit.headers(self),
             route: visit.template(self).hash(),
-            second: None,
         };
         let asked = self.env.now();
-        match self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait)).await {
+        // Boxed, as below: else every client that waits for another's answer would have room for this in its task.
+        match Box::pin(self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait))).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
@@ -40,8 +40,9 @@ impl Core {
                 if visit.host.is_none() && response.body().size_hint().exact().is_none_or(|len| len <= self.max_object)
                 {
                     let told = (response.status(), verdict);
-                    let plainly = !visit.class.has_credentials() && learn::speaks_for_others(&visit.parts.headers);
-                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told, plainly);
+                    let plainly = learn::speaks_for_others(&visit.class, &visit.parts.headers, response.status());
+                    let by = (visit.who.key(), plainly);
+                    self.learn_of(&visit.class, visit.key.hash(), visit.template(self), told, by);
                 }
                 visit.passed(response, why)
             }
@@ -78,7 +79,9 @@ impl Core {
             request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         Carried::expect(&mut request);
-        match self.origin.send(request, visit.template(self).hash(), visit.ask(self).deadline(deadline)).await {
+        // How long the body took is not counted: a slow upload waits for its seat as long as any.
+        let ask = visit.ask(self).deadline(self.env.now() + self.settings.wait);
+        match Box::pin(self.origin.send(request, visit.template(self).hash(), ask)).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
                 let status = response.status();

@@ -134,13 +134,7 @@ impl Visit<'_> {
         Job {
             class,
             route: Arc::clone(self.route),
-            outgoing: Outgoing {
-                method: Method::GET,
-                target: self.target(),
-                headers,
-                route: template.hash(),
-                second: None,
-            },
+            outgoing: Outgoing { method: Method::GET, target: self.target(), headers, route: template.hash() },
             headers: seen,
             key,
             place,

@@ -3,7 +3,7 @@
 //! There is no way past the lock as there is without fair mode: how many seats a user holds has to be counted whether or not
 //! somebody waits. The lock is held for a few look-ups, about as long as a request to an origin spends in a system call.
 
-use std::{sync::atomic::Ordering::Relaxed, task::Waker, time::Duration};
+use std::{sync::atomic::Ordering::Relaxed, task::Waker};
 
 use super::{
     Asked, Inner, Woken,
@@ -42,15 +42,7 @@ impl Inner {
             self.waited(out.waiter, ask.at, true);
             out.waker.into_iter().for_each(Waker::wake);
         }
-        if let Some(sizer) = &self.sizer {
-            sizer.binds();
-        }
-        match asked {
-            Asked::Waiting(_) => self.env.tell(&Event::QueueDepth(depth.into())),
-            _ if wait => self.cut.iter().for_each(|cut| cut.waited(Duration::ZERO, true)),
-            _ => {}
-        }
-        asked
+        self.found_no_seat(asked, wait, depth)
     }
 
     /// Ends the waits that can end now: after a seat was given back, seats were added, or a waiter changed its flow.

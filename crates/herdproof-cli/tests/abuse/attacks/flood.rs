@@ -130,7 +130,7 @@ pub(crate) async fn shedding_origin(context: &Context, _: Place, findings: &mut 
         let begin = Instant::now();
         let answers = paced(2.0 * bears, learning + judged, |number| {
             let from = from[number % from.len()];
-            async move { ask(from, to, &Request::get(format!("/work/shed-{number}"))).await }
+            async move { ask(from, to, &Request::get(format!("/jobs/shed-{number}"))).await }
         })
         .await;
         // What it does at first, before it knows the origin, is not what it comes to.
@@ -156,7 +156,7 @@ async fn rate_of_capacity(capacity: usize, lasts: Duration) -> f64 {
         workers.spawn(async move {
             let mut done = 0;
             while begin.elapsed() < lasts {
-                done += u32::from(ask(ATTACKER, to, &Request::get("/work/shed-0")).await.is_ok());
+                done += u32::from(ask(ATTACKER, to, &Request::get("/jobs/shed-0")).await.is_ok());
             }
             done
         });

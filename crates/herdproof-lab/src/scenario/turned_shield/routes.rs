@@ -166,7 +166,7 @@ impl Door {
                 self.kept.lock().push(key);
                 self.private.forget(key, now);
             }
-            Came::Private => self.private.remember(key, now, now + memory(self.rng.unit()), false),
+            Came::Private => self.private.remember(key, now, now + memory(self.rng.unit()), (client, false)),
             // Nothing fails here.
             Came::Failed => {}
         }

@@ -94,6 +94,28 @@ fn one_client_chooses_one_target_at_most_and_no_two_probes_in_a_row_go_there() {
 }
 
 #[test]
+fn pages_that_broke_are_not_probed_again_and_in_the_end_the_root_is() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let settings = OriginSettings::default();
+    let breaker = Breaker::builder(&env).external_probes().build();
+    let (limit, queue) = (Limit::new(&env, 10, None), Queue::builder(&env, 10).build());
+    let prober = Prober::new(&env, &settings, &breaker, &limit, &queue);
+    for (user, page) in [(1, "/half"), (2, "/other-half")] {
+        prober.targets.lock().note(user, &HeaderValue::from_static("a"), &path(page), Duration::ZERO, at(0));
+    }
+    let mut asked: Vec<String> = (0..4)
+        .map(|_| {
+            let asked = prober.probe().request.target.to_string();
+            prober.heard(Heard::Gone, true);
+            asked
+        })
+        .collect();
+    asked[..2].sort();
+    assert_eq!(asked, ["/half", "/other-half", "/", "/"]);
+}
+
+#[test]
 fn what_may_be_meant_to_be_used_once_is_not_asked_for_again() {
     let host = HeaderValue::from_static("a");
     let mut targets = Targets::default();

@@ -276,6 +276,8 @@ fn what_an_answer_says_about_the_origin() {
     assert_eq!((refused.verdict, refused.is_suspicious()), (Verdict::Ignored, false));
     let late = Lesson::of_error(&OriginError::TimedOut, true);
     assert_eq!((late.verdict, late.reached, late.is_suspicious()), (Verdict::Fault, Verdict::Ignored, true));
+    let garbled = Lesson::of_error(&OriginError::BadResponse(BadResponse::Length), false);
+    assert_eq!((garbled.verdict, garbled.reached, garbled.is_suspicious()), (Verdict::Fault, Verdict::Ignored, true));
     let nobody = Lesson::of_error(&OriginError::Connect(io::ErrorKind::ConnectionRefused.into()), false);
     assert_eq!((nobody.reached, nobody.is_suspicious()), (Verdict::Fault, true));
 }

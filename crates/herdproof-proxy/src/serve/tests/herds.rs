@@ -66,7 +66,6 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
                         target: path.parse().unwrap(),
                         headers: HeaderMap::new(),
                         route: 0,
-                        second: None,
                     },
                     headers: HeaderMap::new(),
                     place: Place::Plain(key.clone()),
@@ -99,9 +98,12 @@ fn a_private_herd_is_paced_and_the_next_one_waits_for_nobody() {
         },
         async |world| {
             for round in 1..=2 {
-                let herd = world.herd(HERD, |user| with("/", &[("x-user", &user.to_string())]));
-                for (user, reply) in herd.replies().await.into_iter().enumerate() {
-                    reply.is(200, &format!("for {user}"));
+                let herd = (0..HERD).map(|user| {
+                    let from = [127, 0, 0, 1 + u8::try_from(user % 200).unwrap()];
+                    world.spawn_from(from, with("/", &[("x-user", &user.to_string())]))
+                });
+                for (user, reply) in herd.collect::<Vec<_>>().into_iter().enumerate() {
+                    reply.await.unwrap().is(200, &format!("for {user}"));
                 }
                 assert_eq!(world.origin.requests(), round * HERD);
                 assert!(world.origin.peak() <= LIMIT as usize, "{}", world.origin.peak());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Gate, Step, fresh, get, obeying, run, run_with, with};
+use super::world::{Gate, Step, fresh, get, obeying, run_with, with};
 
 const HERD: usize = 40;
 const DEMANDS: [(&str, &str); 5] = [
@@ -15,7 +15,8 @@ const DEMANDS: [(&str, &str); 5] = [
 
 #[test]
 fn a_client_that_insists_costs_the_origin_nothing() {
-    run(
+    run_with(
+        |settings| settings.rules.validate_every = Duration::ZERO,
         |asked| vec![fresh(&asked.number.to_string())],
         async |world| {
             world.ask(get("/")).await.is(200, "1");

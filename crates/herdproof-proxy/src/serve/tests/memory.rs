@@ -1,12 +1,14 @@
 //! However large, however many, however slow: memory is bounded, and nobody pays for another.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
 
-use super::world::{Gate, Step, World, bytes, fresh, get, head, run, run_with, with};
+use super::world::{Gate, Step, World, answer, bytes, fresh, get, head, run, run_with, with};
 use crate::metrics::Page;
 
 const KB: usize = 1 << 10;
@@ -242,26 +244,50 @@ fn while_memory_is_short_a_herd_is_still_one_request() {
     let [large, herd] = [Gate::new(), Gate::new()];
     let hold = (large.clone(), herd.clone());
     run_with(
-        |settings| settings.in_flight = 100 * KB as u64,
+        |settings| {
+            settings.in_flight = 100 * KB as u64;
+            settings.rules.grace = Duration::from_secs(600);
+        },
         move |asked| match &*asked.target {
+            _ if asked.number == 1 => vec![answer(200, "cache-control: max-age=1\nage: 1", "small")],
             "/large" => vec![sized(110 * KB), filler(105 * KB), Step::Hold(hold.0.clone()), filler(5 * KB)],
             path => vec![Step::Hold(hold.1.clone()), fresh(path)],
         },
         async |world| {
-            // A fill that nobody can be ended for.
-            let reader = world.begin(get("/large")).await;
-            drop(reader);
+            // A refresh, which nobody can be ended for.
+            world.ask(get("/large")).await.is(200, "small");
+            world.settled().await;
+            world.ask(get("/large")).await.is(200, "small");
             world.until(|| world.proxy.0.memory.is_short()).await;
             let replies = world.herd(20, |_| get("/small"));
-            world.aboard(21).await;
+            world.aboard(22).await;
             herd.open();
             for reply in replies.replies().await {
                 reply.is(200, "/small");
             }
             assert!(world.proxy.0.memory.is_short());
-            assert_eq!(world.origin.requests(), 2);
+            assert_eq!(world.origin.requests(), 3);
             large.open();
             world.until(|| world.proxy.0.memory.bytes() == 0).await;
+        },
+    );
+}
+
+#[test]
+fn downloads_that_were_left_half_way_do_not_fill_the_memory_of_others() {
+    let large = Gate::new();
+    let hold = large.clone();
+    run_with(
+        |settings| settings.in_flight = 100 * KB as u64,
+        move |_| vec![sized(110 * KB), filler(80 * KB), Step::Hold(hold.clone()), filler(30 * KB)],
+        async |world| {
+            for number in 0..3 {
+                let reader = world.begin(get(&format!("/{number}"))).await;
+                world.until(|| world.proxy.0.memory.bytes() >= 80 * KB as u64).await;
+                drop(reader);
+                world.until(|| world.proxy.0.memory.bytes() == 0).await;
+            }
+            large.open();
         },
     );
 }

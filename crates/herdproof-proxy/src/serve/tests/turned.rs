@@ -8,9 +8,11 @@ const HERD: usize = 100;
 const EVIL: [u8; 4] = [127, 0, 0, 66];
 const GOOD: [u8; 4] = [127, 0, 0, 10];
 const EVIL_HEADER: [(&str, &str); 1] = [("x-evil", "1")];
+/// A usual field, with a value that the origin does not like.
+const EVIL_VALUE: [(&str, &str); 1] = [("user-agent", "evil/1")];
 
 fn is_evil(asked: &Asked) -> bool {
-    !asked.header("x-evil").is_empty()
+    !asked.header("x-evil").is_empty() || asked.header("user-agent").starts_with("evil")
 }
 
 /// A request of the proxy's own: nothing that a client sends, and nobody's address.
@@ -19,9 +21,10 @@ fn is_ours(asked: &Asked) -> bool {
 }
 
 /// The evil one leads a flight, so many others are aboard, and then the origin may answer.
-async fn led_by_evil(world: &World, gate: &Gate, path: &str) -> (Reply, Vec<Reply>) {
+async fn led_by_evil(world: &World, gate: &Gate, header: &[(&str, &str)]) -> (Reply, Vec<Reply>) {
+    let path = "/";
     let before = world.origin.requests();
-    let evil = world.spawn_from(EVIL, with(path, &EVIL_HEADER));
+    let evil = world.spawn_from(EVIL, with(path, header));
     world.origin.asked(before + 1).await;
     let stats = world.proxy.0.flights.stats();
     let aboard = usize::try_from(stats.flights + stats.joins).unwrap();
@@ -48,13 +51,42 @@ fn a_failure_that_one_client_provokes_is_not_shared_with_those_aboard() {
                 if is_evil(asked) { vec![Step::Hold(hold.clone()), failing.clone()] } else { vec![fresh("fine")] }
             },
             async |world| {
-                let (evil, good) = led_by_evil(world, &gate, "/").await;
+                let (evil, good) = led_by_evil(world, &gate, &EVIL_HEADER).await;
                 assert!(evil.status.is_server_error());
                 for reply in good {
                     reply.is(200, "fine");
                 }
                 assert_eq!(world.origin.requests(), 2);
                 assert!(is_ours(&world.origin.log()[1]), "{:?}", world.origin.log()[1]);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_refusal_that_one_client_provokes_does_not_send_those_aboard_to_the_origin() {
+    let evils = [EVIL_HEADER, EVIL_VALUE];
+    for (status, header) in
+        [400, 401, 403, 404, 429, 431].into_iter().flat_map(|status| evils.map(|evil| (status, evil)))
+    {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        run(
+            move |asked| {
+                if is_evil(asked) {
+                    vec![Step::Hold(hold.clone()), answer(status, "", "evil")]
+                } else {
+                    vec![fresh("fine")]
+                }
+            },
+            async |world| {
+                let (evil, good) = led_by_evil(world, &gate, &header).await;
+                assert_eq!(evil.status, status);
+                for reply in good {
+                    reply.is(200, "fine");
+                }
+                assert_eq!(world.origin.requests(), 2, "{status}: the evil one's, and ours");
+                assert!(is_ours(&world.origin.log()[1]), "{status}: {:?}", world.origin.log()[1]);
             },
         );
     }
@@ -131,21 +163,27 @@ fn a_refresh_goes_without_the_headers_of_whoever_came_upon_the_stale_page() {
 
 #[test]
 fn one_private_answer_does_not_send_the_whole_herd_to_the_origin() {
-    let gate = Gate::new();
-    let hold = gate.clone();
+    let [evils, others] = [Gate::new(), Gate::new()];
+    let hold = (evils.clone(), others.clone());
     run(
         move |asked| {
             if is_evil(asked) {
-                vec![Step::Hold(hold.clone()), answer(200, "cache-control: private, no-store", "evil's own")]
+                vec![Step::Hold(hold.0.clone()), answer(200, "cache-control: private, no-store", "evil's own")]
             } else {
-                vec![fresh("fine")]
+                vec![Step::Hold(hold.1.clone()), fresh("fine")]
             }
         },
         async |world| {
-            let (evil, good) = led_by_evil(world, &gate, "/").await;
-            evil.is(200, "evil's own");
-            for reply in good {
-                reply.is(200, "fine");
+            let evil = world.spawn_from(EVIL, with("/", &EVIL_HEADER));
+            world.origin.asked(1).await;
+            let herd: Vec<_> = (0..HERD).map(|_| world.spawn_from(GOOD, get("/"))).collect();
+            world.aboard(HERD + 1).await;
+            evils.open();
+            evil.await.unwrap().is(200, "evil's own");
+            world.until(|| world.proxy.0.widening.len() == HERD).await;
+            others.open();
+            for reply in herd {
+                reply.await.unwrap().is(200, "fine");
             }
             assert!(world.origin.requests() <= 1 + 16, "{}", world.origin.requests());
         },
@@ -279,7 +317,7 @@ fn an_error_that_one_client_provokes_does_not_keep_an_old_page_in_service() {
 fn an_error_that_says_it_may_be_kept_is_kept_only_if_others_get_it_too() {
     for status in [403, 404, 410, 500, 503] {
         // For one request only, and for all.
-        for for_all in [false, true] {
+        for (for_all, header) in [(false, EVIL_HEADER), (false, EVIL_VALUE), (true, EVIL_HEADER), (true, EVIL_VALUE)] {
             run(
                 move |asked| {
                     if for_all || is_evil(asked) {
@@ -290,7 +328,7 @@ fn an_error_that_says_it_may_be_kept_is_kept_only_if_others_get_it_too() {
                 },
                 async |world| {
                     for _ in 0..2 {
-                        assert_eq!(world.spawn_from(EVIL, with("/", &EVIL_HEADER)).await.unwrap().text(), "error");
+                        assert_eq!(world.spawn_from(EVIL, with("/", &header)).await.unwrap().text(), "error");
                         world.settled().await;
                         let good = world.spawn_from(GOOD, get("/")).await.unwrap();
                         assert_eq!(good.text(), if for_all { "error" } else { "fine" }, "{status}");
@@ -326,6 +364,26 @@ fn one_client_whose_request_hangs_does_not_hold_those_aboard() {
             assert_eq!(evil.await.unwrap().status, 200);
         },
     );
+}
+
+#[test]
+fn a_page_that_is_gone_is_not_served_stale_for_ever() {
+    for status in [404, 410] {
+        run_with(
+            |settings| settings.rules.grace = Duration::from_secs(600),
+            move |asked| match asked.number {
+                1 => vec![answer(200, "cache-control: max-age=1\nage: 1", "old")],
+                _ => vec![answer(status, "cache-control: no-store", "gone")],
+            },
+            async |world| {
+                for _ in 0..2 {
+                    world.ask(get("/")).await.is(200, "old");
+                    world.settled().await;
+                }
+                world.ask(get("/")).await.is(status, "gone");
+            },
+        );
+    }
 }
 
 #[test]

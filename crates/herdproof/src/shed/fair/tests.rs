@@ -1,6 +1,6 @@
 //! The fair queue in virtual time, and its lock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex as Lock;
 
