@@ -17,7 +17,10 @@ use std::{
     future::poll_fn,
     ops::Range,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU16, Ordering::Relaxed},
+    },
     time::SystemTime,
 };
 
@@ -42,7 +45,7 @@ use crate::{
     log::{Log, Reader, Writer},
     memory::Footprint,
     object::{Asking, Elsewhere, Object},
-    origin::{OriginBody, OriginError, Outgoing, Second},
+    origin::{Further, OriginBody, OriginError, Outgoing, Second},
     policy::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
         share::is_about_the_request,
@@ -221,23 +224,37 @@ pub(crate) async fn fill(
     }
     let (asked, since) = (core.env.now(), core.store.snapshot());
     let asking = job.prior.as_ref().map(Asking::about);
-    // Written when it is sent, and the same for the second of every attempt: what comes back is kept by it.
+    // Written when it is sent, and the same for all further attempts: what comes back is kept by it.
     let other = OnceLock::new();
-    let second = || other.get_or_init(|| job.second(&core)).as_ref().map(|other: &Disowned| other.headers.clone());
-    // Boxed: what asks is by far the largest part of a fill, and over when the head is here; and a flight moves its load a few times.
-    let response = Box::pin(core.origin.fetch_with(&job.outgoing, &second, core.ask(&job, asked))).await;
-    drop(asking);
-    let response = match response {
-        Ok(mut response) => {
-            if response.extensions_mut().remove::<Second>().is_some()
-                && let Some(Some(other)) = other.into_inner()
-            {
-                job.becomes(other);
-            }
-            response
+    let broken = Broken::default();
+    let further = |further| {
+        // Who waits alone has all attempts for its own request.
+        let is_ours = further == Further::Beside || landing.aboard() > 1;
+        let other = if is_ours { other.get_or_init(|| job.second(&core)).as_ref() } else { None };
+        if further == Further::After {
+            broken.count(other.is_some());
         }
+        other.map(|other: &Disowned| other.headers.clone())
+    };
+    // Boxed: what asks is by far the largest part of a fill, and over when the head is here; and a flight moves its load a few times.
+    let response = Box::pin(core.origin.fetch_with(&job.outgoing, &further, core.ask(&job, asked))).await;
+    drop(asking);
+    if let (attempts @ 1.., true) = broken.so_far() {
+        // It broke for a client. What came of ours comes after that.
+        core.ended(&job, Ended::Broken(StatusCode::BAD_GATEWAY, attempts), true);
+    }
+    let is_ours = match &response {
+        Ok(response) => response.extensions().get::<Second>().is_some(),
+        Err(_) => broken.so_far().1,
+    };
+    if is_ours && let Some(Some(other)) = other.into_inner() {
+        job.becomes(other);
+    }
+    let response = match response {
+        Ok(response) => response,
         Err(error) => {
-            let ended = ended_without(&error, if job.again { 1 } else { core.settings.origin.attempts });
+            let (attempts, is_ours) = broken.so_far();
+            let ended = ended_without(&error, if is_ours { 1 } else { attempts + 1 });
             let failed = core.failed(&job, error.into(), ended, landing.aboard());
             landing.land_and_end(failed);
             return Ok(());
@@ -313,6 +330,26 @@ pub(crate) async fn fill(
         }
     }
     Ok(())
+}
+
+/// Attempts of a client's request that failed and were followed by another: how many, and whether that one is our own.
+#[derive(Default)]
+struct Broken {
+    attempts: AtomicU16,
+    is_ours: AtomicBool,
+}
+
+impl Broken {
+    fn count(&self, is_ours: bool) {
+        // Of ours there may be several, if no connection can be made.
+        if !self.is_ours.swap(is_ours, Relaxed) {
+            self.attempts.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn so_far(&self) -> (u16, bool) {
+        (self.attempts.load(Relaxed), self.is_ours.load(Relaxed))
+    }
 }
 
 /// How a request ended that has no answer, unless it was not sent.

@@ -86,7 +86,16 @@ pub struct Outgoing {
     pub route: u64,
 }
 
-/// In the extensions of an answer: it answers the second attempt, which had another head.
+/// When a further attempt is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Further {
+    /// While the first one has no answer yet.
+    Beside,
+    /// When the last one has failed.
+    After,
+}
+
+/// In the extensions of an answer: it answers a further attempt, which had another head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second;
 
@@ -203,15 +212,16 @@ impl Origin {
     /// The deadline is that for being let in. What is sent is waited for as the settings say: cut off by who waits for it, nobody
     /// would learn that the origin hangs.
     pub async fn fetch(&self, request: &Outgoing, ask: Ask) -> Result<Answer, OriginError> {
-        self.fetch_with(request, &|| None, ask).await
+        self.fetch_with(request, &|_| None, ask).await
     }
 
-    /// As [`fetch`](Origin::fetch), with another head for the attempt beside a slow first, if there is one: what hangs may be one
-    /// client's request. Its answer counts only if it can be shared, and says so among its extensions ([`Second`]).
+    /// As [`fetch`](Origin::fetch), with another head for further attempts, if there is one: what hangs or breaks may be one
+    /// client's request. It is asked for anew for each, and an answer to it says so among its extensions ([`Second`]). Beside a slow
+    /// first attempt such an answer counts only if it can be shared; after a failed one it is the last.
     pub(crate) async fn fetch_with(
         &self,
         request: &Outgoing,
-        second: &(dyn Fn() -> Option<HeaderMap> + Sync),
+        other: &(dyn Fn(Further) -> Option<HeaderMap> + Sync),
         mut ask: Ask,
     ) -> Result<Answer, OriginError> {
         let inner = &*self.0;
@@ -219,7 +229,17 @@ impl Origin {
         let attempt = |mut ask: Ask| async move {
             let again = ask.attempt > first;
             ask.deadline = deadline;
-            inner.fetch_once(request, second, ask, again).await.map_err(|error| failure(error, false))
+            let Some(other) = again.then(|| other(Further::After)).flatten().map(|headers| request.with(headers)) else {
+                let second = || other(Further::Beside);
+                return inner.fetch_once(request, &second, ask, again).await.map_err(|error| failure(error, false));
+            };
+            let outcome = inner.fetch_once(&other, &|| None, ask, again).await;
+            let mut answer = outcome.map_err(|error| match failure(error, false) {
+                Failure::Failed(error) => Failure::NoRetry(error),
+                failure => failure,
+            })?;
+            answer.extensions_mut().insert(Second);
+            Ok(answer)
         };
         let outcome = inner.stack.retry.run(&inner.env, repeatable, ask, attempt).await;
         outcome.map_err(|gave_up| inner.gave_up(gave_up))
@@ -355,7 +375,7 @@ impl Inner {
             async move {
                 let mut entry = entry.map_err(OriginError::Refused)?;
                 entry.place.races(race);
-                let other = other.map(|headers| Outgoing { headers, ..request.clone() });
+                let other = other.map(|headers| request.with(headers));
                 let mut answer = self.ask(other.as_ref().unwrap_or(request), entry, &ask, again).await?;
                 if other.is_some() {
                     answer.extensions_mut().insert(Second);
@@ -573,6 +593,10 @@ fn is_in_vain(response: &Answer) -> bool {
 }
 
 impl Outgoing {
+    fn with(&self, headers: HeaderMap) -> Outgoing {
+        Outgoing { headers, ..self.clone() }
+    }
+
     fn bare(&self) -> Request<Sending> {
         let mut request = Request::new(Sending::Nothing);
         *request.method_mut() = self.method.clone();

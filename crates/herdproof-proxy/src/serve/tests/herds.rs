@@ -231,16 +231,32 @@ fn when_a_failure_is_forgotten_a_herd_is_two_requests() {
 }
 
 #[test]
-fn a_herd_at_an_origin_that_resets_is_a_few_requests() {
+fn a_herd_at_an_origin_that_resets_is_two_requests() {
+    let gate = Gate::new();
+    let hold = gate.clone();
     run_with(
         |settings| settings.failed = MINUTE..MINUTE * 2,
-        |_| vec![Step::Reset],
+        move |_| vec![Step::Hold(hold.clone()), Step::Reset],
         async |world| {
-            for reply in world.herd(HERD, |_| get("/")).replies().await {
+            let herd = world.herd(HERD, |_| get("/"));
+            world.aboard(HERD).await;
+            gate.open();
+            for reply in herd.replies().await {
                 assert!(matches!(reply.status.as_u16(), 502 | 503) && reply.whole, "{reply:?}");
             }
-            assert!(world.origin.requests() <= 4, "{}", world.origin.requests());
-            assert_eq!(world.origin.peak(), 1);
+            assert_eq!((world.origin.requests(), world.origin.peak()), (2, 1));
+        },
+    );
+}
+
+#[test]
+fn one_who_waits_alone_has_all_attempts_for_its_own_request() {
+    run(
+        |asked| if asked.number < 3 { vec![Step::Reset] } else { vec![fresh("at last")] },
+        async |world| {
+            world.ask(with("/", &[("x-mine", "yes")])).await.is(200, "at last");
+            assert!(world.origin.log().iter().all(|asked| asked.header("x-mine") == "yes"));
+            assert_eq!(world.origin.requests(), 3);
         },
     );
 }
