@@ -52,6 +52,7 @@ pub mod proxy_header;
 mod pulse;
 mod service;
 mod socket;
+mod strict;
 #[cfg(test)]
 mod tests;
 

@@ -229,7 +229,8 @@ impl Origin {
         let attempt = |mut ask: Ask| async move {
             let again = ask.attempt > first;
             ask.deadline = deadline;
-            let Some(other) = again.then(|| other(Further::After)).flatten().map(|headers| request.with(headers)) else {
+            let Some(other) = again.then(|| other(Further::After)).flatten().map(|headers| request.with(headers))
+            else {
                 let second = || other(Further::Beside);
                 return inner.fetch_once(request, &second, ask, again).await.map_err(|error| failure(error, false));
             };

@@ -370,6 +370,7 @@ impl Plan {
                 Plan::text(200, "no-store", format!("for {user}\n"))
             }
             "missing" => Plan::text(404, "", "there is no such page\n".into()),
+            "reset" => Plan::Reset,
             "fails" => {
                 sleep(PAGE / 3).await;
                 Plan::text(500, "", "it fails\n".into())

@@ -19,6 +19,7 @@ use tokio::{
 use super::{
     connections::Connection,
     lane::{Lane, Rest, Shortcut},
+    strict::{Looked, Strict},
 };
 use crate::who::Who;
 
@@ -33,12 +34,18 @@ const LINGER_BYTES: usize = 256 << 10;
 /// And for how long.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Hyper reads no head that has not ended, if it came in more than one piece.
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
+
 /// A client's socket, whose bytes its [`Connection`] hears of.
 pub(super) struct Socket {
     env: Env,
     stream: TcpStream,
     connection: Arc<Connection>,
     shortcut: Shortcut,
+    strict: Strict,
+    /// Of a head that was refused, and after it nothing.
+    refused: Option<&'static [u8]>,
     lingering: Option<Lingering>,
 }
 
@@ -55,7 +62,15 @@ impl Socket {
         connection: Arc<Connection>,
         lane: Option<Arc<dyn Lane>>,
     ) -> Socket {
-        Socket { env: env.clone(), stream, connection, shortcut: Shortcut::new(lane), lingering: None }
+        Socket {
+            env: env.clone(),
+            stream,
+            connection,
+            shortcut: Shortcut::new(lane),
+            strict: Strict::default(),
+            refused: None,
+            lingering: None,
+        }
     }
 
     /// Reads what a client sends of a body that nobody wants, until it closes its side as well.
@@ -146,12 +161,27 @@ impl AsyncRead for Socket {
         let before = into.filled().len();
         loop {
             ready!(this.poll_rest(cx))?;
+            if let Some(end) = &mut this.refused {
+                let (now, later) = end.split_at(end.len().min(into.remaining()));
+                into.put_slice(now);
+                *end = later;
+                return Poll::Ready(Ok(()));
+            }
             ready!(Pin::new(&mut this.stream).poll_read(cx, into))?;
-            let bytes = into.filled().get(before..).unwrap_or_default();
+            let bytes = into.filled_mut().get_mut(before..).unwrap_or_default();
             if bytes.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             this.connection.pulse.read(bytes.len());
+            if let Looked::Refused(count) = this.strict.look(bytes) {
+                into.set_filled(before + count);
+                this.refused = Some(END_OF_HEAD);
+                this.shortcut.close();
+                // It may be sending still.
+                this.connection.set_unread(true);
+                return Poll::Ready(Ok(()));
+            }
+            let bytes = into.filled().get(before..).unwrap_or_default();
             if this.connection.all.is_stopping() {
                 // The answer has to say that it is the last.
                 this.shortcut.close();

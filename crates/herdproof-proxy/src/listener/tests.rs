@@ -557,3 +557,34 @@ fn what_is_no_http_is_refused() {
         }
     });
 }
+
+#[test]
+fn a_bare_lf_and_a_fragment_are_refused_after_the_requests_before_them_are_answered() {
+    let bad = [
+        "GET /b HTTP/1.1\nhost: x\r\n\r\n",
+        "GET /b HTTP/1.1\r\nhost: x\n\r\n",
+        "GET /b HTTP/1.1\r\nhost: x\r\n\n",
+        "GET /b HTTP/1.1\nhost: x\n\n",
+        "GET /b#c HTTP/1.1\r\nhost: x\r\n\r\n",
+    ];
+    for (bad, cut) in bad.into_iter().flat_map(|bad| [(bad, 0), (bad, 4), (bad, bad.len() - 1)]) {
+        run(async |env| {
+            let server = echo(&env, &ClientSettings::default());
+            let mut stream = connect(&server).await;
+            stream.set_nodelay(true).unwrap();
+            for fine in [b"POST /a HTTP/1.1\r\ncontent-length: 2\r\n\r\n#\n", GET] {
+                stream.write_all(fine).await.unwrap();
+                assert!(answer(&mut stream).await.unwrap().ends_with("\r\n\r\n/a"));
+            }
+            for piece in [&bad[..cut], &bad[cut..]] {
+                stream.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let told = closed(&mut stream).await;
+            assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{bad:?} in pieces of {cut}: {told}");
+            drop(stream);
+            server.connections.empty().await;
+            assert!(reported(&server, "herdproof_connections_ended_total{why=\"unreadable\"} 1"));
+        });
+    }
+}

@@ -84,13 +84,15 @@ pub(crate) async fn failing_url(context: &Context, place: Place, findings: &mut 
 
 pub(crate) async fn failing_herd(context: &Context, place: Place, findings: &mut Findings) {
     let world = context.world(&[]);
-    let mut worst = 0;
-    for number in 0..context.pick(5, 1) {
-        let path = format!("/bug/fails-{number}");
-        herd(&place.addresses(), world.proxy.at, 200, |_| Request::get(&path)).await;
-        worst = worst.max(world.origin.asked_for(&path));
+    for how in ["fails", "reset"] {
+        let mut worst = 0;
+        for number in 0..context.pick(5, 1) {
+            let path = format!("/bug/{how}-{number}");
+            herd(&place.addresses(), world.proxy.at, 200, |_| Request::get(&path)).await;
+            worst = worst.max(world.origin.asked_for(&path));
+        }
+        findings.at_most(how, "origin requests for a herd of 200", worst, 2);
     }
-    findings.at_most("", "origin requests for a herd of 200", worst, 2);
 }
 
 pub(crate) async fn broken_body_herd(context: &Context, place: Place, findings: &mut Findings) {
