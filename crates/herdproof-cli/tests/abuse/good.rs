@@ -102,8 +102,8 @@ pub(crate) async fn use_it(context: &Context, world: &World, from: &[Ipv4Addr], 
             let path = herd_path(number);
             let answers = herd(from, to, context.herd(), |_| Request::get(&path)).await;
             tally.merge(Tally::of(&answers));
-            // What attackers cause with their header is theirs.
-            costs.push(world.origin.count(|seen| seen.path == path && !seen.is_evil()));
+            // What attackers cause with their header is theirs, and whether the origin is there is asked with any page.
+            costs.push(world.origin.count(|seen| seen.path == path && !seen.is_evil() && !seen.is_probe()));
         }
         (tally, costs)
     };

@@ -51,6 +51,11 @@ impl Seen {
     pub(crate) fn is_evil(&self) -> bool {
         self.field("x-evil").is_some()
     }
+
+    /// Whether the proxy asks whether the origin is there.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.field("user-agent").is_some_and(|agent| agent == "herdproof-probe")
+    }
 }
 
 #[derive(Debug, Default)]
