@@ -8,11 +8,14 @@
 //! requests: it was given whole heads and nothing else, has called for an answer to each, and has written all of it. The first bytes
 //! that are not one whole head without a body, a second request in the same packet, say, or an upload, close the lane for as
 //! long as the connection lasts.
+//!
+//! What a lane answers has no bare LF, and nobody else looks at it: its target has to be without a fragment.
 
 use std::{io, sync::Arc};
 
 use bytes::{Buf, Bytes};
 
+use super::strict::has_bare_lf;
 use crate::memory::Footprint;
 
 /// Who knows answers by heart.
@@ -67,7 +70,7 @@ impl Shortcut {
     ) -> Option<(Bytes, Option<Arc<Footprint>>)> {
         // What comes while hyper has a request in hand belongs to that one, or comes too early.
         let asked = match &self.lane {
-            Some(lane) if self.given.is_none() => lane.ask(bytes, answer),
+            Some(lane) if self.given.is_none() && !has_bare_lf(bytes) => lane.ask(bytes, answer),
             Some(_) => Asked::Other,
             None => return None,
         };

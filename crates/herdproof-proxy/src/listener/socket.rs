@@ -168,25 +168,24 @@ impl AsyncRead for Socket {
                 return Poll::Ready(Ok(()));
             }
             ready!(Pin::new(&mut this.stream).poll_read(cx, into))?;
-            let bytes = into.filled_mut().get_mut(before..).unwrap_or_default();
+            let bytes = into.filled().get(before..).unwrap_or_default();
             if bytes.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             this.connection.pulse.read(bytes.len());
-            if let Looked::Refused(count) = this.strict.look(bytes) {
-                into.set_filled(before + count);
-                this.refused = Some(END_OF_HEAD);
-                this.shortcut.close();
-                // It may be sending still.
-                this.connection.set_unread(true);
-                return Poll::Ready(Ok(()));
-            }
-            let bytes = into.filled().get(before..).unwrap_or_default();
             if this.connection.all.is_stopping() {
                 // The answer has to say that it is the last.
                 this.shortcut.close();
             }
             if !this.answers(cx, bytes)? {
+                let bytes = into.filled_mut().get_mut(before..).unwrap_or_default();
+                if let Looked::Refused(count) = this.strict.look(bytes) {
+                    into.set_filled(before + count);
+                    this.refused = Some(END_OF_HEAD);
+                    this.shortcut.close();
+                    // It may be sending still.
+                    this.connection.set_unread(true);
+                }
                 return Poll::Ready(Ok(()));
             }
             into.set_filled(before);

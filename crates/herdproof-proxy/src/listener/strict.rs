@@ -9,7 +9,7 @@
 //! look: hyper alone decides where a request ends. Should the two disagree, a LF is looked for in the wrong place, and no request is
 //! read in another way than hyper reads it.
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 /// Of a field that says how long a body is, no more has to be kept.
 const LONGEST: usize = 128;
@@ -63,13 +63,22 @@ pub(super) enum Looked {
     Refused(usize),
 }
 
+/// Whether a LF is in these bytes that no CR is before. Without a branch, so that many bytes are compared at once: a hit that is
+/// answered by the [lane](super::lane) is looked at by this alone, which costs 2 % of its instructions and not 15.
+#[inline]
+pub(super) fn has_bare_lf(bytes: &[u8]) -> bool {
+    let after = bytes.get(1..).unwrap_or_default();
+    let is_bare = |(before, byte): (&u8, &u8)| (*byte == b'\n') & (*before != b'\r');
+    bytes.first() == Some(&b'\n') || bytes.iter().zip(after).map(is_bare).fold(false, |any, bare| any | bare)
+}
+
 impl Strict {
     /// Looks at what has come next.
     pub(super) fn look(&mut self, bytes: &mut [u8]) -> Looked {
         let mut next = 0;
         while let Some(left) = bytes.get_mut(next..).filter(|left| !left.is_empty()) {
             let count = match self.at {
-                At::First | At::Field => match self.line(left) {
+                At::First | At::Field => match self.head(left) {
                     Ok(count) => count,
                     Err(bad) => {
                         left[bad] = 0;
@@ -97,6 +106,38 @@ impl Strict {
             next += count;
         }
         Looked::Fine
+    }
+
+    /// Looks at what of these bytes is of the present head; gives how much that is. Or where something is that is refused.
+    ///
+    /// A head that comes in one piece is gone through here: with [`line`](Strict::line) a hit would cost a quarter more instructions.
+    #[inline]
+    fn head(&mut self, bytes: &[u8]) -> Result<usize, usize> {
+        if !self.line.is_empty() || self.after_cr || self.in_target {
+            return self.line(bytes);
+        }
+        let mut begin = 0;
+        for end in memchr_iter(b'\n', bytes) {
+            let Some((b'\r', line)) = bytes.get(begin..end).and_then(<[u8]>::split_last) else { break };
+            match (self.at, line.first()) {
+                (At::Field, Some(b'c' | b'C' | b't' | b'T')) => self.body = self.body.and(line),
+                (At::Field, Some(_)) => {}
+                (_, first) => {
+                    if let Some(fragment) = first.and_then(|_| self.fragment(line)) {
+                        return Err(begin + fragment);
+                    }
+                    self.ended(line);
+                    if first.is_none() {
+                        return Ok(end + 1);
+                    }
+                }
+            }
+            begin = end + 1;
+        }
+        match bytes.get(begin..) {
+            Some(rest @ [_, ..]) => self.line(rest).map(|count| begin + count).map_err(|bad| begin + bad),
+            _ => Ok(begin),
+        }
     }
 
     /// Looks at the rest of a line, or as much of it as is there; gives how much that is. Or where something is that is refused.
@@ -255,6 +296,7 @@ mod tests {
         ] {
             for before in FINE {
                 let bytes = format!("{before}{bad}HTTP/1.1\r\n\r\n");
+                assert!(bad.contains('#') || has_bare_lf(bytes.as_bytes()));
                 let mut refused = format!("{before}{bad}").into_bytes();
                 *refused.last_mut().unwrap() = 0;
                 assert_eq!(passed(bytes.as_bytes(), &[]), refused, "{bytes:?}");

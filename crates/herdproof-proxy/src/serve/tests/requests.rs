@@ -122,6 +122,8 @@ fn what_is_keyed_is_what_the_origin_sees() {
             for target in ["/a\\b", "/a%00b", "*", "a", "http://b/a", "http://a@a/", "/a#b", "#"] {
                 assert_eq!(ask(target).await.0, "400", "{target}");
             }
+            let told = world.raw(b"GET /a HTTP/1.1\nhost: a\n\n").await;
+            assert!(told.starts_with("HTTP/1.1 400 "), "though it is kept: {told}");
         },
     );
 }
