@@ -12,7 +12,7 @@
 //! | a request of our own, by 5xx; or without an answer, as a client's before it | all aboard: our response with the same status | the same for newcomers, for 1 to 2 s |
 //! | a request with a client's headers, by 4xx that is not for all | the same | the same, if others were aboard |
 //! | a connection that cannot be made | all aboard, at once: no client can cause that | the same |
-//! | a request of our own, by 4xx; or without an answer, where a client's had one | the next round, with a client's headers | for ten minutes a request of our own says nothing about this URL |
+//! | a request of our own, by 4xx; or without an answer, where a client's had one | the next round, with a client's headers | for ten minutes a request of our own says nothing about this URL (by 429: for ten seconds) |
 //! | a request of our own, again, after a client's has succeeded meanwhile | the same | the same |
 //!
 //! Where a request of our own says nothing, requests of two different clients have to fail before others are told. The first of
@@ -152,12 +152,21 @@ pub enum Ended {
     Well,
     /// With 4xx: a request of ours lacks something, or the origin does not like how a client's was put.
     Refused,
+    /// With 429: it is one too many, of a client's or of ours.
+    Limited,
     /// With a status of 5xx, and maybe when to come back.
     Status(StatusCode, Option<Duration>),
     /// Without an answer, or with half of one, after so many attempts.
     Broken(StatusCode, u16),
     /// Without a connection.
     Unreachable(StatusCode),
+}
+
+impl Ended {
+    /// Whether the origin has answered, and does not want to give what was asked for.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self, Ended::Refused | Ended::Limited)
+    }
 }
 
 /// What those aboard do who did not get the answer itself.
@@ -216,7 +225,7 @@ impl Failing {
     ) -> Next {
         let is_news = match (by, ended) {
             (_, Ended::Well) => false,
-            (By::Client(_), Ended::Refused) => others,
+            (By::Client(_), Ended::Refused | Ended::Limited) => others,
             _ => true,
         };
         if !is_news && self.0.get(key, |_| ()).is_none() {
@@ -263,12 +272,12 @@ impl Record {
             Ended::Status(..) => self.charge(now, 1),
             Ended::Broken(_, attempts) => self.charge(now, attempts.into()),
             // Ours, or one that those aboard have waited for in vain.
-            Ended::Refused if by == By::Proxy || others => self.charge(now, 1),
-            Ended::Refused | Ended::Well | Ended::Unreachable(_) => {}
+            Ended::Refused | Ended::Limited if by == By::Proxy || others => self.charge(now, 1),
+            Ended::Refused | Ended::Limited | Ended::Well | Ended::Unreachable(_) => {}
         }
         match (by, ended) {
             // It may be about how this one request was put: whether others are refused too, a request of our own finds out.
-            (By::Client(_), Ended::Refused) => {
+            (By::Client(_), Ended::Refused | Ended::Limited) => {
                 self.own_next |= others && !self.own_is_bad(now);
                 Next::Again
             }
@@ -301,8 +310,9 @@ impl Record {
                 (self.own_failed, self.own_next) = (now, false);
                 self.holds(now, status, drawn)
             }
-            (By::Proxy, Ended::Refused | Ended::Broken(..)) => {
-                (self.own_bad_until, self.own_next) = (now + OWN_BAD, false);
+            (By::Proxy, Ended::Refused | Ended::Limited | Ended::Broken(..)) => {
+                let bad = if ended == Ended::Limited { LONGEST } else { OWN_BAD };
+                (self.own_bad_until, self.own_next) = (now + bad, false);
                 Next::Again
             }
             (By::Client(client), Ended::Status(status, _) | Ended::Broken(status, _)) => {
@@ -514,6 +524,14 @@ mod tests {
         assert_eq!(url.failed(2_100, By::Proxy), Next::Again, "and nobody else fails for it");
         assert!(url.0.own_is_bad(7, at(2_100)) && !url.0.own_is_bad(7, at(700_000)));
         assert!(matches!(url.start(2_700, 2), Start::Ask { own: Own::No, .. }), "no second round by ours");
+    }
+
+    #[test]
+    fn a_limit_that_ours_runs_into_says_nothing_for_a_moment_only() {
+        let url = Url::new();
+        url.failed(0, ANN);
+        assert_eq!(url.ended(0, By::Proxy, Ended::Limited), Next::Again);
+        assert!(url.0.own_is_bad(7, at(9_999)) && !url.0.own_is_bad(7, at(10_000)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{
     ops::Range,
     pin::Pin,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU16, Ordering::Relaxed},
     },
     time::SystemTime,
@@ -78,6 +78,8 @@ pub(crate) struct Job {
     pub(crate) who: Who,
     /// Whose headers it goes with.
     pub(crate) by: By,
+    /// Gone when the one who asked first has left.
+    pub(crate) leader: Weak<()>,
     /// Whether one attempt has to do.
     pub(crate) again: bool,
     pub(crate) kind: Kind,
@@ -223,39 +225,10 @@ pub(crate) async fn fill(
         return Ok(());
     }
     let (asked, since) = (core.env.now(), core.store.snapshot());
-    let asking = job.prior.as_ref().map(Asking::about);
-    // Written when it is sent, and the same for all further attempts: what comes back is kept by it.
-    let other = OnceLock::new();
-    let broken = Broken::default();
-    let further = |further| {
-        // Who waits alone has all attempts for its own request.
-        let is_ours = further == Further::Beside || landing.aboard() > 1;
-        let other = if is_ours { other.get_or_init(|| job.second(&core)).as_ref() } else { None };
-        if further == Further::After {
-            broken.count(other.is_some());
-        }
-        other.map(|other: &Disowned| other.headers.clone())
-    };
-    // Boxed: what asks is by far the largest part of a fill, and over when the head is here; and a flight moves its load a few times.
-    let response = Box::pin(core.origin.fetch_with(&job.outgoing, &further, core.ask(&job, asked))).await;
-    drop(asking);
-    if let (attempts @ 1.., true) = broken.so_far() {
-        // It broke for a client. What came of ours comes after that.
-        core.ended(&job, Ended::Broken(StatusCode::BAD_GATEWAY, attempts), true);
-    }
-    let is_ours = match &response {
-        Ok(response) => response.extensions().get::<Second>().is_some(),
-        Err(_) => broken.so_far().1,
-    };
-    if is_ours && let Some(Some(other)) = other.into_inner() {
-        job.becomes(other);
-    }
-    let response = match response {
+    let response = match fetch(&core, &mut job, &landing, asked).await {
         Ok(response) => response,
-        Err(error) => {
-            let (attempts, is_ours) = broken.so_far();
-            let ended = ended_without(&error, if is_ours { 1 } else { attempts + 1 });
-            let failed = core.failed(&job, error.into(), ended, landing.aboard());
+        Err((error, ended)) => {
+            let failed = core.failed(&job, error.into(), ended, job.has_others(&landing));
             landing.land_and_end(failed);
             return Ok(());
         }
@@ -297,23 +270,25 @@ pub(crate) async fn fill(
                 failure.answer = Mutex::new(Some(response(head, body)));
             }
             // What may be kept is worth a request of our own, for those who come next.
-            let aboard = landing.aboard() + u32::from(is_doubtful);
-            let failed = core.failed(&job, failure, Some(ended), aboard);
+            let others = is_doubtful || job.has_others(&landing);
+            let failed = core.failed(&job, failure, Some(ended), others);
             landing.land_and_end(failed);
         }
         // Ours lacks what a client's has.
-        (_, Ended::Refused) if job.by == By::Proxy => {
+        (_, Ended::Refused | Ended::Limited) if job.by == By::Proxy => {
             // Not where there was something for all.
             if let (StatusCode::NOT_FOUND | StatusCode::GONE, Some(prior)) = (head.status, &job.prior) {
                 core.store.remove(job.place.key(), prior);
             }
             let failure = Failure::new(head.status, Fault::Status);
-            let failed = core.failed(&job, failure, Some(ended), landing.aboard());
+            let failed = core.failed(&job, failure, Some(ended), job.has_others(&landing));
             landing.land_and_end(failed);
         }
         (Verdict::NotShareable { why, store: false }, _) => {
-            let is_doubtful = ended == Ended::Refused && core.doubts(&job, head.status);
-            core.ended(&job, ended, is_doubtful && landing.aboard() > 1);
+            let is_doubtful = ended.is_refusal() && core.doubts(&job, head.status);
+            // What was for all and is gone must not come back when the origin fails: whether it is, the next one finds out.
+            let is_gone = matches!(head.status, StatusCode::NOT_FOUND | StatusCode::GONE) && job.prior.is_some();
+            core.ended(&job, ended, is_doubtful && (is_gone || job.has_others(&landing)));
             core.learn(&job, head.status, verdict);
             core.replaced(&job, head.status, why);
             let answer = Answer::Origin(Box::new(response(head, body)));
@@ -332,7 +307,45 @@ pub(crate) async fn fill(
     Ok(())
 }
 
-/// Attempts of a client's request that failed and were followed by another: how many, and whether that one is our own.
+/// Asks the origin. With others aboard, what breaks or hangs is asked for again without the headers of the client that asked first.
+async fn fetch(
+    core: &Core,
+    job: &mut Job,
+    landing: &Landing<Landed, Infallible>,
+    asked: Tick,
+) -> Result<Response<OriginBody>, (OriginError, Option<Ended>)> {
+    let asking = job.prior.as_ref().map(Asking::about);
+    // Written when it is sent, and the same for all further attempts: what comes back is kept by it.
+    let other = OnceLock::new();
+    let broken = Broken::default();
+    let further = |further| {
+        // Who waits alone has all attempts for its own request.
+        let is_ours = further == Further::Beside || job.has_others(landing);
+        let other = if is_ours { other.get_or_init(|| job.second(core)).as_ref() } else { None };
+        if further == Further::After {
+            broken.count(other.is_some());
+        }
+        other.map(|other: &Disowned| other.headers.clone())
+    };
+    // Boxed: what asks is by far the largest part of a fill, and over when the head is here; and a flight moves its load a few times.
+    let response = Box::pin(core.origin.fetch_with(&job.outgoing, &further, core.ask(job, asked))).await;
+    drop(asking);
+    let (attempts, repeated) = broken.so_far();
+    if repeated {
+        // It broke for a client. What came of ours comes after that.
+        core.ended(job, Ended::Broken(StatusCode::BAD_GATEWAY, attempts), true);
+    }
+    let is_ours = response.as_ref().map_or(repeated, |response| response.extensions().get::<Second>().is_some());
+    if is_ours && let Some(Some(other)) = other.into_inner() {
+        job.becomes(other);
+    }
+    response.map_err(|error| {
+        let ended = ended_without(&error, if repeated { 1 } else { attempts + 1 });
+        (error, ended)
+    })
+}
+
+/// Attempts of a client's request that broke and were followed by another: how many, and whether that one is our own.
 #[derive(Default)]
 struct Broken {
     attempts: AtomicU16,
@@ -341,10 +354,8 @@ struct Broken {
 
 impl Broken {
     fn count(&self, is_ours: bool) {
-        // Of ours there may be several, if no connection can be made.
-        if !self.is_ours.swap(is_ours, Relaxed) {
-            self.attempts.fetch_add(1, Relaxed);
-        }
+        self.attempts.fetch_add(1, Relaxed);
+        self.is_ours.store(is_ours, Relaxed);
     }
 
     fn so_far(&self) -> (u16, bool) {
@@ -373,6 +384,7 @@ fn ended_with(verdict: Verdict, status: StatusCode, headers: &HeaderMap, wall: S
             Ended::Status(status, after.map(RetryAfter::duration))
         }
         // Of ours: it lacks what a client's has, an API key or a session. Of a client's: it may be about how that was put.
+        Verdict::NotShareable { .. } if status == StatusCode::TOO_MANY_REQUESTS => Ended::Limited,
         Verdict::NotShareable { .. } if status.as_u16() >= 400 => Ended::Refused,
         _ => Ended::Well,
     }
@@ -494,6 +506,12 @@ pub(crate) fn read_ahead(core: &Arc<Core>, mut body: Pin<Box<OriginBody>>) -> Re
 }
 
 impl Job {
+    /// Whether others wait for it than the one who asked first, who may have left.
+    fn has_others(&self, landing: &Landing<Landed, Infallible>) -> bool {
+        let leader = u32::from(self.kind != Kind::Miss || self.leader.strong_count() > 0);
+        landing.aboard() > leader
+    }
+
     /// Which answer of several it is that came with these terms.
     fn variant(&self, terms: &Terms) -> Which {
         match &terms.vary {
@@ -543,7 +561,7 @@ impl Core {
                         return Some(news);
                     }
                 }
-                if own == OwnRequest::Yes || own == OwnRequest::IfShared && landing.aboard() > 1 {
+                if own == OwnRequest::Yes || own == OwnRequest::IfShared && job.has_others(landing) {
                     job.disown(self);
                 }
                 None
@@ -577,9 +595,9 @@ impl Core {
         }
     }
 
-    /// The origin failed, or was not asked. So many are aboard.
-    fn failed(&self, job: &Job, mut failure: Failure, ended: Option<Ended>, aboard: u32) -> Landed {
-        failure.next = ended.map(|ended| self.ended(job, ended, aboard > 1));
+    /// The origin failed, or was not asked. `others`: whether others wait for it than the one who asked first.
+    fn failed(&self, job: &Job, mut failure: Failure, ended: Option<Ended>, others: bool) -> Landed {
+        failure.next = ended.map(|ended| self.ended(job, ended, others));
         failure.is_ours = job.by == By::Proxy;
         let now = self.env.now();
         // Nobody asks about what is kept again before that, and everybody who may has the old one meanwhile: not because of

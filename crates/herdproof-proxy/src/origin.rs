@@ -19,8 +19,8 @@ use std::{
     fmt, io,
     num::NonZero,
     sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -42,7 +42,7 @@ pub use self::body::{BodyError, OriginBody};
 use self::{
     body::Sending,
     names::Names,
-    pool::Pool,
+    pool::{Pool, Wanted},
     probe::{Heard, Probe},
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
@@ -85,6 +85,10 @@ pub struct Outgoing {
     /// The route of the target, as a hash: what is true of one route only is not taken for the whole origin.
     pub route: u64,
 }
+
+/// Whose seats further attempts with another head take: they are nobody's, and need no seat of the client whose request hangs or
+/// breaks; nor do they stand in the line of refreshes and probes.
+const OURS: NonZero<u64> = NonZero::<u64>::MIN;
 
 /// When a further attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,15 +230,23 @@ impl Origin {
     ) -> Result<Answer, OriginError> {
         let inner = &*self.0;
         let (first, deadline) = (ask.attempt, ask.deadline.take());
+        let (broke, ours) = (&AtomicBool::new(false), &OnceLock::new());
         let attempt = |mut ask: Ask| async move {
             let again = ask.attempt > first;
             ask.deadline = deadline;
-            let Some(other) = again.then(|| other(Further::After)).flatten().map(|headers| request.with(headers))
-            else {
-                let second = || other(Further::Beside);
-                return inner.fetch_once(request, &second, ask, again).await.map_err(|error| failure(error, false));
+            // What was never sent says nothing about a client.
+            if broke.swap(false, Relaxed)
+                && let Some(headers) = other(Further::After)
+            {
+                ours.set(request.with(headers)).ok();
+            }
+            let Some(ours) = ours.get() else {
+                let outcome = inner.fetch_once(request, &|| other(Further::Beside), ask, again).await;
+                broke.store(matches!(outcome, Err(OriginError::Broken(_))), Relaxed);
+                return outcome.map_err(|error| failure(error, false));
             };
-            let outcome = inner.fetch_once(&other, &|| None, ask, again).await;
+            ask.user = Some(OURS);
+            let outcome = inner.fetch_once(ours, &|| None, ask, again).await;
             let mut answer = outcome.map_err(|error| match failure(error, false) {
                 Failure::Failed(error) => Failure::NoRetry(error),
                 failure => failure,
@@ -365,8 +377,7 @@ impl Inner {
         let attempt = |mut ask: Ask, which: Which| {
             let other = if which == Which::Second { second() } else { None };
             if other.is_some() {
-                // It is nobody's, and needs no seat of the client whose request hangs.
-                ask.user = None;
+                ask.user = Some(OURS);
             }
             let entry = match (which, entry.take()) {
                 (Which::First, Some(entry)) => Ok(entry),
@@ -416,7 +427,12 @@ impl Inner {
         let mut fresh = again;
         let mut told = false;
         let (mut lease, sent) = loop {
-            let mut lease = match self.pool.connect(place, fresh).await {
+            let wanted = match (fresh, request.body().is_nothing()) {
+                (true, _) => Wanted::New,
+                (false, true) => Wanted::Clean,
+                (false, false) => Wanted::Any,
+            };
+            let mut lease = match self.pool.connect(place, wanted).await {
                 Ok(lease) => lease,
                 Err((error, mut place)) => {
                     let error = OriginError::Connect(error);
@@ -525,7 +541,7 @@ impl Inner {
         /// Bytes of the body.
         const ENOUGH: usize = 64 * 1024;
         // Over a connection of its own: those that are idle say nothing about whether new ones can be made.
-        let mut lease = self.pool.connect(place, true).await.ok()?;
+        let mut lease = self.pool.connect(place, Wanted::New).await.ok()?;
         self.env.tell(&Event::OriginRequest);
         let response = lease.send(probe.request.bare()).await.ok()?;
         check(&response).ok()?;

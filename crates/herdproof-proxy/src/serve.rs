@@ -22,7 +22,13 @@ mod tests;
 mod upload;
 mod visit;
 
-use std::{convert::Infallible, error::Error, fmt, mem, net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    error::Error,
+    fmt, mem,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use herdproof::{
@@ -169,6 +175,7 @@ impl Proxy {
         let core = &self.0;
         let arrived = core.env.now();
         let (mut parts, body) = request.into_parts();
+        let is_coded = !body.is_end_stream() && hop::is_coded(&parts.headers);
         let route = core.routes.of(parts.uri.path());
         let mut class = classify(&parts.method, &parts.headers, &route.rules);
         let caller = core.caller(client, &parts.headers);
@@ -188,10 +195,16 @@ impl Proxy {
                 let why = ambiguous.to_string();
                 (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
             }
+            Ok(key) if is_coded => {
+                let why = "no transfer coding but chunked is read here";
+                (key.hash(), Served::own(Outcome::Bad, "transfer-coding", StatusCode::NOT_IMPLEMENTED, why, None))
+            }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
                 let Caller { who, trusted, .. } = caller;
-                let visit = Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host };
+                let present = OnceLock::new();
+                let visit =
+                    Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host, present };
                 let served = match class.way() {
                     // What is not in the key must not choose what others get.
                     Way::Share | Way::Alone if host.is_some() => {

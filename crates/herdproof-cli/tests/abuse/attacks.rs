@@ -107,6 +107,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(APART bytes::request_targets, "targets, hosts and fragments that two parsers could read in two ways"),
     attack!(APART bytes::response_splitting, "an origin whose responses could be read in two ways"),
     attack!(APART bytes::fat_get, "GET with a body"),
+    attack!(APART bytes::unread_body, "a body that the origin does not read, and takes for the next request"),
     attack!(BOTH bytes::bad_chunk, "50/s uploads with a chunk that is none"),
     attack!(APART bytes::error_pages_echo, "looking for one's own bytes in error pages"),
     attack!(APART bytes::request_loop, "a proxy whose origin is the proxy itself"),

@@ -73,9 +73,9 @@ impl Socket {
         }
     }
 
-    /// Reads what a client sends of a body that nobody wants, until it closes its side as well.
+    /// Reads what a client sends of a body that nobody wants or after a head that was refused, until it closes its side as well.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.connection.has_unread() {
+        if !self.connection.has_unread() && self.refused.is_none() {
             return Poll::Ready(());
         }
         let env = &self.env;
@@ -183,8 +183,6 @@ impl AsyncRead for Socket {
                     into.set_filled(before + count);
                     this.refused = Some(END_OF_HEAD);
                     this.shortcut.close();
-                    // It may be sending still.
-                    this.connection.set_unread(true);
                 }
                 return Poll::Ready(Ok(()));
             }

@@ -7,11 +7,14 @@
 //!   the connection is back here or closed. A gate bounds those being made.
 //! - **Used again only if nothing is owed.** Whoever read the answer to its end returns the connection; hyper says when the
 //!   request is also written to its end, and only then it is idle. In every other case it is closed.
+//! - **Bodies apart.** An origin that answers without reading a body takes it for the next request on the connection, and a client can
+//!   put one there. So what has carried a body is used again only for requests with one: never for a page that others share.
 //! - **The latest first**, so that those which are not needed grow old and are closed, each at an age of its own.
 //!
 //! The task of a connection ([`drive`]) has the only timer: a request costs none.
 
 mod link;
+mod socket;
 
 use std::{
     io,
@@ -43,7 +46,10 @@ use parking_lot::Mutex;
 use tokio::{net::TcpStream, sync::Notify};
 
 pub(super) use self::link::{Lease, Link, Progress};
-use self::link::{Times, drive};
+use self::{
+    link::{Times, drive},
+    socket::Socket,
+};
 use super::{OriginSettings, body::Sending, names::Names, seat::Place};
 
 /// Connections being made at a time. Enough for 300 a second to an origin a tenth of a second away, and less than the
@@ -95,6 +101,29 @@ struct Idle {
     sender: Sender,
 }
 
+/// Which idle connection will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// None: whatever broke the last attempt may have broken all of them.
+    New,
+    /// One that has carried no body, for a request without one.
+    Clean,
+    /// Any, for a request with a body; one that has carried one first.
+    Any,
+}
+
+impl Wanted {
+    /// Where the latest of those is that will do.
+    fn place(self, all: &[Idle]) -> Option<usize> {
+        let has_carried = |idle: &Idle| idle.link.has_carried();
+        match self {
+            Wanted::New => None,
+            Wanted::Clean => all.iter().rposition(|idle| !has_carried(idle)),
+            Wanted::Any => all.iter().rposition(has_carried).or(all.len().checked_sub(1)),
+        }
+    }
+}
+
 type Sender = SendRequest<Sending>;
 pub(super) type Unsent = TrySendError<Request<Sending>>;
 
@@ -135,13 +164,13 @@ impl Pool {
         }))
     }
 
-    /// A connection that can be used at once: idle, unless it is to be a fresh one, or newly made.
-    pub(super) async fn connect(&self, place: Place, fresh: bool) -> Result<Lease, (io::Error, Place)> {
+    /// A connection that can be used at once: idle, if one of those will do, or newly made.
+    pub(super) async fn connect(&self, place: Place, wanted: Wanted) -> Result<Lease, (io::Error, Place)> {
         let shared = &self.0;
-        if !fresh && let Some(idle) = shared.take_idle() {
+        if let Some(idle) = shared.take_idle(wanted) {
             return Ok(shared.lease(idle, place, true));
         }
-        match shared.dial(fresh).await {
+        match shared.dial(wanted).await {
             Ok((idle, reused)) => Ok(shared.lease(idle, place, reused)),
             Err(error) => {
                 shared.counts.failed.fetch_add(1, Relaxed);
@@ -169,11 +198,12 @@ impl Pool {
 }
 
 impl Shared {
-    fn take_idle(&self) -> Option<Idle> {
+    fn take_idle(&self, wanted: Wanted) -> Option<Idle> {
         let now = self.env.coarse();
         loop {
             let mut all = self.idle.lock();
-            let idle = all.pop()?;
+            let place = wanted.place(&all)?;
+            let idle = all.remove(place);
             // While the lock is held: its task must not find it neither among the idle ones nor in time.
             idle.link.rest();
             drop(all);
@@ -203,15 +233,17 @@ impl Shared {
     ///
     /// Whoever asks has a seat and no connection. So if there are as many as there may be, one of them is idle or about to be
     /// closed, and nobody waits for long.
-    async fn room(&self) -> Result<Open, Idle> {
+    async fn room(&self, wanted: Wanted) -> Result<Open, Idle> {
         loop {
             let closed = self.counts.closed.notified();
             if let Some(open) = Open::reserve(&self.counts, self.most) {
                 return Ok(open);
             }
-            if let Some(idle) = self.take_idle() {
+            if let Some(idle) = self.take_idle(wanted) {
                 return Err(idle);
             }
+            // One that will not do makes room for one that will.
+            drop(self.take_idle(Wanted::Any));
             closed.await;
         }
     }
@@ -222,16 +254,16 @@ impl Shared {
     }
 
     /// Makes a connection, when it is this one's turn; unless another has become idle by then.
-    async fn dial(self: &Arc<Shared>, fresh: bool) -> io::Result<(Idle, bool)> {
+    async fn dial(self: &Arc<Shared>, wanted: Wanted) -> io::Result<(Idle, bool)> {
         let mut ask = Ask::new(&self.env);
         let deadline = ask.at + self.connect_timeout;
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
         let making = async {
             let permit = self.gate.enter(&mut ask).await.map_err(io::Error::other)?;
-            if let (false, Some(idle)) = (fresh, self.take_idle()) {
+            if let Some(idle) = self.take_idle(wanted) {
                 return Ok((idle, true));
             }
-            let open = match self.room().await {
+            let open = match self.room(wanted).await {
                 Ok(open) => open,
                 Err(idle) => return Ok((idle, true)),
             };
@@ -276,10 +308,10 @@ impl Shared {
         crowded: bool,
         open: Open,
     ) -> io::Result<Idle> {
-        let handshake = self.builder.handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let ends = self.env.coarse() + self.age.lifetime(crowded, &self.rng).life;
         let link = Arc::new(Link::new(&self.env, address, ends, self.times));
+        let handshake = self.builder.handshake(TokioIo::new(Socket::new(stream, &link)));
+        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let task = drive(Arc::downgrade(self), Arc::clone(&link), connection, open);
         self.env.spawn(task).detach();
         Ok(Idle { link, sender })

@@ -157,6 +157,10 @@ pub(super) struct Targets {
     slots: [Option<Target>; TARGETS],
     /// Which was asked for last.
     last: Option<usize>,
+    /// Whether the last probe was for one of them, and not for `/`.
+    is_asked: bool,
+    /// Whether the next one is for `/`.
+    root_next: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -181,19 +185,18 @@ impl Targets {
         }
     }
 
-    /// What was asked for last does not do well any more.
-    fn drop_last(&mut self) {
-        if let Some(slot) = self.last.and_then(|last| self.slots.get_mut(last)) {
-            *slot = None;
-        }
-    }
-
-    /// Another than the last time; none if there is no other.
+    /// Another than the last time; none if there is no other, or if the last has failed: if it is the target that fails, and not the
+    /// origin, `/` may do better. None is forgotten for it, as while the breaker is open nothing new is noted.
     fn pick(&mut self, draw: u64) -> Option<&Target> {
+        self.is_asked = false;
+        if std::mem::take(&mut self.root_next) {
+            return None;
+        }
         let others = |place: &usize| self.slots[*place].is_some() && self.last != Some(*place);
         let filled: Vec<usize> = (0..TARGETS).filter(others).collect();
         let count = u64::try_from(filled.len()).unwrap_or(1).max(1);
         self.last = filled.get(usize::try_from(draw % count).unwrap_or(0)).copied();
+        self.is_asked = self.last.is_some();
         self.slots.get(self.last?)?.as_ref()
     }
 }
@@ -260,8 +263,8 @@ impl Prober {
         let act = self.state.lock().heard(heard, open, self.env.now(), self.rng.unit());
         if heard == Heard::Gone || act == Act::Trip && heard == Heard::Busy {
             self.failed.fetch_add(1, Relaxed);
-            // If it is the target that fails, and not the origin, the next probe asks for another, and in the end for `/`.
-            self.targets.lock().drop_last();
+            let mut targets = self.targets.lock();
+            targets.root_next = std::mem::take(&mut targets.is_asked);
         }
         match act {
             Act::Nothing => {}

@@ -78,6 +78,14 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
+/// Whether the body of a request is coded in another way than in chunks. Hyper decodes only those, and the field goes no further: the
+/// origin would take what is left for the body itself.
+pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some()
+}
+
 /// Takes away what is about the connection and what `Connection` names. For requests and responses, and before storing.
 pub fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {

@@ -1,6 +1,9 @@
 //! One request, and what it is answered with.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
@@ -45,6 +48,8 @@ pub(super) struct Visit<'a> {
     pub(super) arrived: Tick,
     /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
     pub(super) host: Option<&'a str>,
+    /// There for as long as it is, so that a load that it began can tell whether it has left.
+    pub(super) present: OnceLock<Arc<()>>,
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
@@ -142,6 +147,7 @@ impl Visit<'_> {
             template,
             who: self.who,
             by: By::Client(self.who.key()),
+            leader: Arc::downgrade(self.present.get_or_init(Arc::default)),
             again: false,
             kind,
         }

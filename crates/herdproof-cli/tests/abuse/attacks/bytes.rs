@@ -61,6 +61,8 @@ pub(crate) async fn request_framing(context: &Context, place: Place, findings: &
         ("vertical tab before chunked", post("transfer-encoding: \u{b}chunked\r\n", &hidden)),
         ("xchunked", post("transfer-encoding: xchunked\r\n", &hidden)),
         ("chunked, identity", post("transfer-encoding: chunked, identity\r\n", &hidden)),
+        ("gzip, chunked", post("transfer-encoding: gzip, chunked\r\n", &hidden)),
+        ("chunked, chunked", post("transfer-encoding: chunked, chunked\r\n", &hidden)),
         ("chunked twice", post("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", &hidden)),
         ("folded transfer-encoding", post("transfer-encoding:\r\n chunked\r\n", &hidden)),
         (
@@ -181,6 +183,21 @@ pub(crate) async fn fat_get(context: &Context, place: Place, findings: &mut Find
     let good = ask(place.addresses()[0], world.proxy.at, &Request::get(path)).await;
     let own = world.origin.count(|seen| seen.path == path && seen.field("content-length").is_none());
     findings.check("", "a good user's own origin requests", own, 1, own == 1 && good.is_ok());
+}
+
+pub(crate) async fn unread_body(context: &Context, place: Place, findings: &mut Findings) {
+    let world = context.world(&[]);
+    let (mut wrong, rounds) = (0, context.pick(50, 10));
+    for number in 0..rounds {
+        let beginning = "GET /smuggled HTTP/1.1\r\nhost: shop.example\r\nx: ";
+        let post = Request::new("POST", format!("/bug/unread-{number}")).body(beginning);
+        ask(ATTACKER, world.proxy.at, &post).await;
+        let path = format!("/shop/page-after-{number}");
+        let good = ask(place.addresses()[0], world.proxy.at, &Request::get(&path)).await;
+        wrong += usize::from(!good.is_ok() || good.text().trim_end() != format!("page shop.example {path}"));
+    }
+    findings.check("", "good users with another's page", format!("{wrong} of {rounds}"), "none", wrong == 0);
+    findings.at_most("", "smuggled requests at the origin", world.origin.asked_for("/smuggled"), 0);
 }
 
 pub(crate) async fn bad_chunk(context: &Context, place: Place, findings: &mut Findings) {

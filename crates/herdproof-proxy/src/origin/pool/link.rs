@@ -7,7 +7,7 @@ use std::{
     sync::{
         Arc, Weak,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -42,6 +42,10 @@ pub(in crate::origin) struct Link {
     /// When the wait that is under way has been too long, in nanoseconds. Never sooner than the shortest of the times after it
     /// is set, so that a task which looks that often is never late.
     due: AtomicU64,
+    /// Whether a request with a body has gone over it.
+    has_carried: AtomicBool,
+    /// Whether the origin takes no more.
+    is_deaf: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -140,7 +144,29 @@ impl Times {
 impl Link {
     pub(super) fn new(env: &Env, address: SocketAddr, ends: Tick, times: Times) -> Link {
         let env = env.clone();
-        Link { env, address, ends, times, due: AtomicU64::new(u64::MAX), state: Mutex::default() }
+        Link {
+            env,
+            address,
+            ends,
+            times,
+            due: AtomicU64::new(u64::MAX),
+            has_carried: AtomicBool::new(false),
+            is_deaf: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn has_carried(&self) -> bool {
+        self.has_carried.load(Relaxed)
+    }
+
+    /// The origin takes no more over this connection.
+    pub(super) fn set_deaf(&self) {
+        self.is_deaf.store(true, Relaxed);
+    }
+
+    pub(super) fn is_deaf(&self) -> bool {
+        self.is_deaf.load(Relaxed)
     }
 
     /// The body of a request has come so far.
@@ -267,7 +293,11 @@ impl Lease {
             (state.answered, state.sent) = (false, None);
         }
         request.body_mut().over(&self.link);
-        self.link.sending(if request.body().is_nothing() { Progress::Over } else { Progress::Origin });
+        let has_body = !request.body().is_nothing();
+        if has_body {
+            self.link.has_carried.store(true, Relaxed);
+        }
+        self.link.sending(if has_body { Progress::Origin } else { Progress::Over });
         let sent: Sent = match &mut self.sender {
             Some(sender) => Box::pin(sender.try_send_request(request)),
             None => Box::pin(std::future::pending()),
@@ -316,7 +346,7 @@ impl Lease {
     /// the connection is closed: it would take the next request for that part.
     pub(in crate::origin) fn give_back(mut self) {
         let mut state = self.link.state.lock();
-        if state.closing || state.request != Progress::Over || self.antiquated {
+        if state.closing || state.request != Progress::Over || self.antiquated || self.link.is_deaf() {
             return;
         }
         state.returned = self.sender.take().zip(self.place.take());

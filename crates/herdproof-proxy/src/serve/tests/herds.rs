@@ -1,6 +1,10 @@
 //! Every row of the table that peers were measured by: how many requests a herd becomes.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWriteExt;
@@ -74,6 +78,7 @@ fn who_looked_a_moment_before_it_came_does_not_ask_again() {
                     template: core.learned.template("a", path, false),
                     who: Who::of(Ipv4Addr::LOCALHOST.into()),
                     by: By::Client(1),
+                    leader: Weak::new(),
                     again: false,
                     kind: Kind::Miss,
                 };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
+
 use super::world::{Asked, Gate, Reply, Step, World, answer, bytes, fresh, get, head, run, run_with, with};
 
 const HERD: usize = 100;
@@ -363,6 +365,48 @@ fn one_client_whose_request_hangs_does_not_hold_those_aboard() {
             assert!(is_ours(&world.origin.log()[1]));
             gate.open();
             assert_eq!(evil.await.unwrap().status, 200);
+        },
+    );
+}
+
+#[test]
+fn a_client_that_leaves_before_its_request_breaks_does_not_have_it_repeated_for_those_aboard() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |asked| if is_evil(asked) { vec![Step::Hold(hold.clone()), Step::Reset] } else { vec![fresh("fine")] },
+        async |world| {
+            let mut evil = world.connect_from(EVIL).await;
+            evil.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-evil: 1\r\n\r\n").await.unwrap();
+            world.origin.asked(1).await;
+            let good = world.spawn_from(GOOD, get("/"));
+            world.aboard(2).await;
+            drop(evil);
+            world.until(|| world.server.connections() == 1).await;
+            gate.open();
+            good.await.unwrap().is(200, "fine");
+            assert_eq!(world.origin.requests(), 2);
+            assert!(is_ours(&world.origin.log()[1]), "{:?}", world.origin.log()[1]);
+        },
+    );
+}
+
+#[test]
+fn a_page_that_is_gone_for_one_after_another_is_not_served_when_the_origin_fails() {
+    run_with(
+        |settings| settings.rules.grace = Duration::ZERO,
+        |asked| match asked.number {
+            1 => vec![answer(200, "cache-control: max-age=1\nage: 1", "there")],
+            2..=4 => vec![answer(404, "cache-control: no-store", "gone")],
+            _ => vec![Step::Reset],
+        },
+        async |world| {
+            world.ask(get("/")).await.is(200, "there");
+            world.settled().await;
+            world.ask(get("/")).await.is(404, "gone");
+            world.ask(get("/")).await.is(404, "gone");
+            assert!(world.origin.log().iter().any(is_ours), "{:?}", world.origin.log());
+            assert!(world.ask(get("/")).await.status.is_server_error());
         },
     );
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use http::Method;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -217,6 +218,69 @@ fn an_origins_early_refusal_reaches_a_client_that_is_still_sending_and_ends_the_
             world.settled().await;
         },
     );
+}
+
+#[test]
+fn an_origin_that_refuses_a_body_and_closes_is_heard_however_much_was_sent() {
+    run(
+        |_| vec![answer(413, "", "too much"), Step::Close],
+        async |world| {
+            for _ in 0..30 {
+                let stream = stuck(world, "/up", &format!("x-early: 1\r\ncontent-length: {LARGE}\r\n"), "x").await;
+                let told = send_until_answered(world, stream).await;
+                assert!(told.starts_with("HTTP/1.1 413 ") && told.ends_with("too much"), "{told}");
+            }
+        },
+    );
+}
+
+/// An origin that does not read a body takes it for the next request on its connection.
+#[test]
+fn a_connection_that_has_carried_a_body_is_never_used_for_what_others_share() {
+    run(page, async |world| {
+        let post = || request(Method::POST, "/form", &[], "GET /evil HTTP/1.1\r\nx: ");
+        for (asked, connections) in
+            [(get("/1"), 1), (post(), 1), (post(), 1), (get("/2"), 2), (get("/3"), 2), (post(), 2), (get("/4"), 2)]
+        {
+            assert_eq!(world.ask(asked).await.status, 200);
+            world.settled().await;
+            assert_eq!(world.origin.connections(), connections);
+        }
+    });
+}
+
+#[test]
+fn a_page_finds_a_connection_where_all_idle_ones_have_carried_bodies() {
+    run_with(
+        |settings| settings.origin.limit = 2,
+        page,
+        async |world| {
+            for reply in world.herd(4, |_| request(Method::POST, "/form", &[], "body")).replies().await {
+                assert_eq!(reply.status, 200);
+            }
+            for number in 0..3 {
+                assert_eq!(world.ask(get(&format!("/{number}"))).await.status, 200);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_coding_that_is_not_read_here_is_not_passed_on_as_if_it_were() {
+    run(page, async |world| {
+        for codings in ["gzip, chunked", "chunked, chunked", "foo;bar, chunked", "gzip\r\ntransfer-encoding: chunked"] {
+            for more in ["connection: close\r\n", "connection: close, x\r\n"] {
+                let told = world
+                    .raw(
+                        format!("POST / HTTP/1.1\r\nhost: a\r\n{more}transfer-encoding: {codings}\r\n\r\n1\r\nx\r\n0\r\n\r\n")
+                            .as_bytes(),
+                    )
+                    .await;
+                assert!(told.starts_with("HTTP/1.1 501 ") || told.starts_with("HTTP/1.1 400 "), "{codings}: {told}");
+            }
+        }
+        assert_eq!(world.origin.requests(), 0);
+    });
 }
 
 #[test]
