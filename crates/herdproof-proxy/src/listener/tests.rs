@@ -578,7 +578,10 @@ fn a_bare_lf_and_a_fragment_are_refused_after_the_requests_before_them_are_answe
             }
             for piece in [&bad[..cut], &bad[cut..]] {
                 stream.write_all(piece.as_bytes()).await.unwrap();
-                tokio::task::yield_now().await;
+                // Time enough for each to be read by itself.
+                for _ in 0..1000 {
+                    tokio::task::yield_now().await;
+                }
             }
             let told = closed(&mut stream).await;
             assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{bad:?} in pieces of {cut}: {told}");
