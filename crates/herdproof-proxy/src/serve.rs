@@ -37,7 +37,7 @@ use herdproof::{
     flight::{Abandon, Flight},
     shed::Appointments,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use upload::Uploads;
 use visit::{Choice, Served, Visit};
 
@@ -197,7 +197,10 @@ impl Proxy {
             }
             Ok(key) if is_coded => {
                 let why = "no transfer coding but chunked is read here";
-                (key.hash(), Served::own(Outcome::Bad, "transfer-coding", StatusCode::NOT_IMPLEMENTED, why, None))
+                let mut served = Served::own(Outcome::Bad, "transfer-coding", StatusCode::NOT_IMPLEMENTED, why, None);
+                // Whoever coded it may mean another end of it than we read.
+                served.response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                (key.hash(), served)
             }
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));

@@ -412,6 +412,7 @@ where
                 Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
                 Content::Absent => Get::failed(GetError::Absent),
                 Content::Failed(error) => Get::failed(GetError::Load(error)),
+                Content::Panicked(panic) => Get::failed(GetError::Panicked(panic)),
             });
         }
         let Content::Value(value, _) = entry.into_content() else { return Sight::Missing(None) };

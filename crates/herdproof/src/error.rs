@@ -4,7 +4,12 @@
 //! to be returned by value. They implement [`std::error::Error`], print one lower-case sentence without a full stop,
 //! and carry what a handler needs (why, when to come back) as data, never only as text.
 
-use std::{any::Any, error::Error, fmt};
+use std::{
+    any::Any,
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use parking_lot::Mutex;
 
@@ -39,6 +44,19 @@ impl Panic {
     }
 }
 
+/// Runs what drops a load: one that panics then has still loaded what it loaded, and must not take its caller along.
+#[inline]
+pub(crate) fn quietly<T>(drops: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(drops)) {
+        Ok(done) => Some(done),
+        Err(payload) => {
+            // Said once, by the panic hook; the payload's own drop might panic again.
+            std::mem::forget(Panic::new(payload));
+            None
+        }
+    }
+}
+
 impl fmt::Debug for Panic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Panic").field(&self.message).finish()
@@ -55,8 +73,6 @@ impl Error for Panic {}
 
 #[cfg(test)]
 mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use super::*;
 
     fn resumed(panic: &Panic) -> Box<dyn Any + Send> {

@@ -45,6 +45,7 @@ mod load;
 mod local;
 mod nest;
 mod outcome;
+mod retries;
 mod shared;
 mod stats;
 mod table;
@@ -68,6 +69,7 @@ pub use local::LocalGroup;
 use nest::FlightId;
 pub(crate) use outcome::Ending;
 pub use outcome::{FlightError, Landed};
+pub use retries::Retries;
 pub use shared::Abandon;
 use shared::{Closed, Home, Joined, Removal, Shared};
 pub use stats::Stats;
@@ -209,22 +211,14 @@ where
         }
     }
 
-    /// As [`run`](Group::run), with a load that may be tried again: up to `retries` times more, inside the flight, so that
-    /// one blip does not fail everybody and a failing origin is not called once per caller.
-    pub fn run_retrying<F, L>(&self, key: K, retries: u32, mut load: L) -> Flight<V, E>
+    /// As [`run`](Group::run), with a load that may be tried again, inside the flight, so that one blip does not fail everybody and a
+    /// failing origin is not called once per caller.
+    pub fn run_retrying<F, L>(&self, key: K, retries: &Retries, load: L) -> Flight<V, E>
     where
         F: Future<Output = Result<V, E>> + Send + 'static,
         L: FnMut() -> F + Send + 'static,
     {
-        self.run(key, move || async move {
-            let mut left = retries;
-            loop {
-                match load().await {
-                    Err(_) if left > 0 => left -= 1,
-                    outcome => return outcome,
-                }
-            }
-        })
+        self.run(key, || retries.clone().run(load))
     }
 
     /// As [`run`](Group::run), with a load that lands the flight before it is over, by [`Landing::land`]. Callers go on with

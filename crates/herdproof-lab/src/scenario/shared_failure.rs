@@ -8,7 +8,7 @@
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
-use herdproof::{Env, Group, Sim, retry::by};
+use herdproof::{Env, Group, Sim, flight::Retries, retry::by};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -156,12 +156,14 @@ fn herd(seed: u64, knobs: Knobs, policy: Policy, failures: u64, tap: Tap) -> Cal
     let env = sim.env();
     let origin = Origin::up(&env, MS, Slowdown::alone(knobs.load)).failing(failures).tapped(tap);
     let group: Group<&str, u64, Down> = Group::new(&env);
+    let retries = Retries::new(&env, 1);
     let lines = Lines::default();
     let turn = Arc::new(tokio::sync::Mutex::new(()));
     let tasks = (0..knobs.clients)
         .map(|id| {
             let caller = Caller::of(id, "/key").in_wave("ttl", 0);
             let (origin, group, turn) = (origin.clone(), group.clone(), turn.clone());
+            let retries = retries.clone();
             let panics = matches!(policy, Policy::LinesPanic | Policy::FlightPanics);
             let load = move || {
                 let origin = origin.clone();
@@ -181,7 +183,7 @@ fn herd(seed: u64, knobs: Knobs, policy: Policy, failures: u64, tap: Tap) -> Cal
                     Policy::Naive => load().await.map_err(|_| ()),
                     Policy::Share => group.run("key", load).await.map(|landed| landed.value).map_err(|_| ()),
                     Policy::Retry => {
-                        group.run_retrying("key", 1, load).await.map(|landed| landed.value).map_err(|_| ())
+                        group.run_retrying("key", &retries, load).await.map(|landed| landed.value).map_err(|_| ())
                     }
                     Policy::LinesPanic | Policy::FlightPanics => {
                         let (deadline, env) = (clock.now() + knobs.load * PATIENCE, clock.clone());

@@ -14,14 +14,11 @@ use std::{
     fmt,
     future::Future,
     hash::Hash,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
-
-use pin_project_lite::pin_project;
 
 use super::{
     Cache, Due, Inner, Sight,
@@ -29,10 +26,10 @@ use super::{
     load::{Errand, Loaded, Purpose, Ran},
     outcome::{GetError, Got, Load},
     stats::count,
+    trip::Begun,
 };
 use crate::{
     env::{MapHasher, Tick},
-    error::Panic,
     event::Event,
     flight::{Ticket, Ticketed},
     gate::Span,
@@ -192,11 +189,12 @@ where
             return;
         }
         let trip = self.trip(parts.iter().map(|part| &part.errand));
-        let load = load(parts.iter().map(|part| part.errand.key.clone()).collect());
+        let keys = parts.iter().map(|part| part.errand.key.clone()).collect();
+        let load = Begun::by(|| load(keys));
         let places: Vec<_> = parts.iter().map(|part| part.errand.place).collect();
         self.set_out(inside.run(async move {
-            let ran = Caught { load: cache.admit(trip.purpose, asked, trip.timeout, &places, load) }.await;
-            cache.deliver(parts, ran);
+            let (ran, span) = cache.admit(trip.purpose, asked, trip.timeout, &places, load).await;
+            cache.deliver(parts, ran, span);
         }));
     }
 
@@ -225,24 +223,15 @@ where
     }
 
     /// Gives each its part.
-    fn deliver<B, T>(&self, parts: Vec<Part<K, V, E>>, ran: Result<(Ran<B, E>, Span), Arc<Panic>>)
+    fn deliver<B, T>(&self, parts: Vec<Part<K, V, E>>, ran: Ran<B, E>, span: Span)
     where
         B: IntoIterator<Item = (K, T)>,
         T: Into<Load<V>>,
     {
-        match ran {
-            Ok((ran, span)) => {
-                let shares = self.share_out(parts.iter().map(|part| &part.errand.key), ran);
-                for (Part { errand, ticket }, ran) in parts.into_iter().zip(shares) {
-                    let loaded = errand.end(ran, span).fill(&errand);
-                    ticket.land(loaded);
-                }
-            }
-            Err(panic) => {
-                for Part { ticket, .. } in parts {
-                    ticket.land(Loaded::Panicked(Arc::clone(&panic)));
-                }
-            }
+        let shares = self.share_out(parts.iter().map(|part| &part.errand.key), ran);
+        for (Part { errand, ticket }, ran) in parts.into_iter().zip(shares) {
+            let loaded = errand.end(ran, span).fill(&errand);
+            ticket.land(loaded);
         }
     }
 
@@ -310,26 +299,6 @@ impl<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Unpin for Ge
 impl<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> fmt::Debug for GetMany<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GetMany").field("unanswered", &self.asked.len()).finish_non_exhaustive()
-    }
-}
-
-pin_project! {
-    /// A load whose panic is an ending like any other.
-    struct Caught<F> {
-        #[pin]
-        load: F,
-    }
-}
-
-impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, Arc<Panic>>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let load = self.project().load;
-        match catch_unwind(AssertUnwindSafe(|| load.poll(cx))) {
-            Ok(polled) => polled.map(Ok),
-            Err(payload) => Poll::Ready(Err(Arc::new(Panic::new(payload)))),
-        }
     }
 }
 

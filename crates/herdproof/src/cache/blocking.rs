@@ -157,7 +157,7 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let inside = runtime.block_on(async { Env::system() });
         for env in [Env::system(), inside] {
-            let cache: Threads = Cache::builder(&env).build();
+            let cache: Threads = Cache::builder(&env).policy(Policy::default().failed(Duration::ZERO)).build();
             let panicked = cache.get_blocking("key", || panic!("no such file")).unwrap_err();
             assert!(matches!(panicked, GetError::Panicked(panic) if panic.message() == "no such file"));
             assert_eq!(cache.get_blocking("key", || Ok(3)).unwrap().value, 3);

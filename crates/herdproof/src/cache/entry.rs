@@ -6,7 +6,10 @@
 use std::{num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, policy::Policy, tags::Tag};
-use crate::env::{Tick, below, nanos};
+use crate::{
+    env::{Tick, below, nanos},
+    error::Panic,
+};
 
 /// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
 /// kind one time in twenty thousand.
@@ -42,6 +45,7 @@ pub(super) enum Content<V, E> {
     Value(V, Option<Arc<Label>>),
     Absent,
     Failed(Arc<E>),
+    Panicked(Arc<Panic>),
 }
 
 /// The times of an entry. How long something takes is in nanoseconds: a [`Duration`] is two numbers, and to make one of them and
@@ -387,7 +391,7 @@ impl<V: Clone, E> Entry<V, E> {
             Entry::Value { value, .. } => Some(value),
             Entry::Other(other) => match &other.content {
                 Content::Value(value, _) => Some(value),
-                Content::Absent | Content::Failed(_) => None,
+                Content::Absent | Content::Failed(_) | Content::Panicked(_) => None,
             },
         }
     }
@@ -402,7 +406,7 @@ impl<V: Clone, E> Entry<V, E> {
             Entry::Value { .. } => None,
             Entry::Other(other) => match &other.content {
                 Content::Value(_, label) => label.as_ref(),
-                Content::Absent | Content::Failed(_) => None,
+                Content::Absent | Content::Failed(_) | Content::Panicked(_) => None,
             },
         }
     }
@@ -421,6 +425,7 @@ impl<V: Clone, E> Clone for Content<V, E> {
             Content::Value(value, label) => Content::Value(value.clone(), label.clone()),
             Content::Absent => Content::Absent,
             Content::Failed(error) => Content::Failed(Arc::clone(error)),
+            Content::Panicked(panic) => Content::Panicked(Arc::clone(panic)),
         }
     }
 }

@@ -13,10 +13,11 @@ use super::{
     shelf::Shelf,
     stats::count,
     tiered::Ashore,
-    trip::spanned,
+    trip::{Begun, spanned},
 };
 use crate::{
     env::Tick,
+    error::quietly,
     event::Event,
     flight::{Flight, Over, Place},
 };
@@ -49,7 +50,8 @@ where
             count(&cache.tally.refreshes);
             cache.env.tell(&Event::Refresh);
             let before = prior.as_ref().and_then(|prior| prior.prior(due.seen));
-            Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior).owned(), load(before)))
+            let load = Begun::by(|| load(before));
+            Ok((cache.errand(key, place, policy, Purpose::Refresh, due.seen, prior).owned(), load))
         };
         let loads = &cache.engine.loads;
         let flight = match &cache.second {
@@ -118,10 +120,11 @@ where
         let flight = match &cache.second {
             None => loads.run_placed(hash, key.clone(), Shelf::before_load, |place, found| {
                 let (errand, before) = begin(place, found, key).map_err(Homecoming::known)?;
-                Ok(errand.owned().run(load(before)))
+                Ok(errand.owned().run(Begun::by(|| load(before))))
             }),
             Some(second) => loads.run_landing_placed(hash, key.clone(), Shelf::before_load, |place, found, landing| {
-                let begun = begin(place, found, key).map(|(errand, before)| (errand.owned(), load(before)));
+                let begun = begin(place, found, key);
+                let begun = begun.map(|(errand, before)| (errand.owned(), Begun::by(|| load(before))));
                 let second = Arc::clone(second);
                 async move {
                     match begun {
@@ -210,7 +213,9 @@ where
         let (place, mark) = (lead.place(), cache.tags.mark());
         let (mut berth, mut polled) = (lead.berth(), Poll::Pending);
         if let Err(payload) = lead.poll(&mut berth, &mut polled, || Ok(spanned(load(before)))) {
-            return Get::landed(&cache.env, lead.panicked(berth, payload), fallback);
+            quietly(|| drop(berth));
+            let errand = Errand { cache, key, place, policy, purpose, asked: now, prior, mark };
+            return Get::landed(&cache.env, lead.over(errand.panicked(payload)), fallback);
         }
         if polled.is_pending() {
             let patience = cache.patience(policy.as_deref(), now);
@@ -315,5 +320,6 @@ fn known<V, E>(life: Life, content: Content<V, E>, now: Tick) -> Loaded<V, E> {
         Content::Value(value, _) => Loaded::Value { value, born: life.born(), way },
         Content::Absent => Loaded::Absent,
         Content::Failed(error) => Loaded::Failed(error),
+        Content::Panicked(panic) => Loaded::Panicked(panic),
     }
 }

@@ -1,6 +1,6 @@
 //! One load, from the gate to the entry.
 
-use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
+use std::{any::Any, convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     Inner,
@@ -33,7 +33,6 @@ pub(super) enum Loaded<V, E> {
     Elsewhere(Arc<str>),
     TimedOut,
     Refused(Refusal),
-    /// A load of many keys panicked. That of one lets the panic go on in whoever began it.
     Panicked(Arc<Panic>),
 }
 
@@ -43,6 +42,7 @@ pub(super) enum Ran<T, E> {
     Failed(Arc<E>),
     TimedOut,
     Refused(Refusal),
+    Panicked(Arc<Panic>),
 }
 
 impl<T, E> Ran<T, E> {
@@ -52,6 +52,7 @@ impl<T, E> Ran<T, E> {
             Ran::Failed(error) => Ran::Failed(error),
             Ran::TimedOut => Ran::TimedOut,
             Ran::Refused(refusal) => Ran::Refused(refusal),
+            Ran::Panicked(panic) => Ran::Panicked(panic),
         }
     }
 }
@@ -63,6 +64,7 @@ impl<T: Clone, E> Clone for Ran<T, E> {
             Ran::Failed(error) => Ran::Failed(Arc::clone(error)),
             Ran::TimedOut => Ran::TimedOut,
             Ran::Refused(refusal) => Ran::Refused(*refusal),
+            Ran::Panicked(panic) => Ran::Panicked(Arc::clone(panic)),
         }
     }
 }
@@ -164,7 +166,10 @@ where
     pub(super) fn end(&self, ran: Ran<Load<V>, E>, span: Span) -> Parting<V, E> {
         match ran {
             Ran::Gave(found) => self.found(found, span.from, span.to),
-            Ran::Failed(error) => self.failed(error, span.to),
+            Ran::Failed(error) => self.failed(Loaded::Failed(Arc::clone(&error)), Content::Failed(error), span.to),
+            Ran::Panicked(panic) => {
+                self.failed(Loaded::Panicked(Arc::clone(&panic)), Content::Panicked(panic), span.to)
+            }
             Ran::TimedOut => Parting { loaded: Loaded::TimedOut, entry: self.put_off(span.to) },
             Ran::Refused(refusal) => Parting { loaded: Loaded::Refused(refusal), entry: self.put_off(span.to) },
         }
@@ -211,14 +216,14 @@ where
         Parting { loaded: Loaded::Absent, entry: kept.then(|| Entry::new(life(), Content::Absent)) }
     }
 
-    fn failed(&self, error: Arc<E>, now: Tick) -> Parting<V, E> {
+    /// The load failed, by an error or by a panic: what was there is served a little longer, or else the failure is remembered.
+    fn failed(&self, loaded: Loaded<V, E>, failure: Content<V, E>, now: Tick) -> Parting<V, E> {
         let remembered = || {
             let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(self.policy().failed));
             let life = Life::begin(now, ttl, 0, 0, Early::NEVER);
-            (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, Content::Failed(Arc::clone(&error))))
+            (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, failure))
         };
-        let entry = self.put_off(now).or_else(remembered);
-        Parting { loaded: Loaded::Failed(error), entry }
+        Parting { loaded, entry: self.put_off(now).or_else(remembered) }
     }
 
     /// What was there before, to be served a little longer before the next attempt, if it may be served at all.
@@ -250,6 +255,14 @@ where
     pub(super) fn now(self, found: Result<Load<V>, E>) -> Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>> {
         let span = Span { from: self.asked, to: self.cache.env.coarse() };
         let parting = self.end(self.cache.came_to(Some(found)), span);
+        self.come_home(parting)
+    }
+
+    /// Of one that panicked at once.
+    #[cold]
+    pub(super) fn panicked(self, payload: Box<dyn Any + Send>) -> Homecoming<K, V, E, &'a Arc<Inner<K, V, E>>> {
+        let span = Span { from: self.asked, to: self.cache.env.coarse() };
+        let parting = self.end(self.cache.panicked(payload), span);
         self.come_home(parting)
     }
 
@@ -439,6 +452,13 @@ impl<K, V, E> Inner<K, V, E> {
             None => now,
         };
         (Life::begin(born, ttl, nanos(grace), load, Early::new(policy.beta)), label)
+    }
+
+    /// Counts a panic, which is a failure like any other.
+    #[cold]
+    pub(super) fn panicked<T>(&self, payload: Box<dyn Any + Send>) -> Ran<T, E> {
+        count(&self.tally.failures);
+        Ran::Panicked(Arc::new(Panic::new(payload)))
     }
 
     /// Counts a failure.

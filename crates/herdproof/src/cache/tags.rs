@@ -18,6 +18,9 @@ use crate::{
 
 /// Expired tags that are remembered without looking whether anybody can still need them.
 const KEPT: usize = 1_000;
+/// Expired tags that are remembered at most, in about 10 MB. With one more, every tag counts as expired now, and none is remembered
+/// by itself. At once, since one of them may have been: an entry that was stale must not be fresh again.
+const MOST: usize = 1 << 16;
 
 /// A tag's name, hashed: two that share one, once in 2^64, are expired together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +35,13 @@ pub(super) struct Tags {
     last: AtomicU64,
     /// The longest that a tagged entry may live, in nanoseconds: for so long an expiry is remembered.
     longest: AtomicU64,
-    expired: RwLock<HashMap<Tag, Expired, MapHasher>>,
+    expired: RwLock<Table>,
+}
+
+struct Table {
+    by_tag: HashMap<Tag, Expired, MapHasher>,
+    /// Of all tags, when there were too many.
+    all: Option<Expired>,
 }
 
 /// How often tags had been expired when something began.
@@ -71,7 +80,18 @@ impl Expiry {
     }
 }
 
+impl Table {
+    /// What counts for this tag.
+    fn of(&self, tag: Tag) -> impl Iterator<Item = &Expired> {
+        self.by_tag.get(&tag).into_iter().chain(&self.all)
+    }
+}
+
 impl Expired {
+    fn once(expiry: Expiry) -> Expired {
+        Expired { last: expiry, before: None, over: None }
+    }
+
     fn again(self, new: Expiry) -> Expired {
         let Expired { last, before, over } = self;
         match before {
@@ -95,8 +115,14 @@ impl Tags {
             count: AtomicU64::new(0),
             last: AtomicU64::new(0),
             longest: AtomicU64::new(0),
-            expired: RwLock::new(HashMap::with_hasher(env.hasher("cache/expired"))),
+            expired: RwLock::new(Table { by_tag: HashMap::with_hasher(env.hasher("cache/expired")), all: None }),
         }
+    }
+
+    /// How many expired tags are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.expired.read().by_tag.len()
     }
 
     pub(super) fn tag(&self, name: &str) -> Tag {
@@ -114,7 +140,7 @@ impl Tags {
             return false;
         }
         let expired = self.expired.read();
-        tags.iter().any(|tag| expired.get(tag).is_some_and(|expired| expired.last.number > mark))
+        tags.iter().flat_map(|tag| expired.of(*tag)).any(|expired| expired.last.number > mark)
     }
 
     /// When an entry with these tags counts as born that lives until `end`: after everything that was expired before.
@@ -131,20 +157,22 @@ impl Tags {
     ///
     /// So it would stay fresh for good. Counted first, it is seen in step 2, or what is born then was born before.
     pub(super) fn expire(&self, tag: Tag, now: impl FnOnce() -> Tick, smear: Duration) {
-        let mut expired = self.expired.write();
+        let mut table = self.expired.write();
         let number = self.count.fetch_add(1, SeqCst) + 1;
         let now = now();
         let born_by = now.max(Tick::from_nanos(self.last.load(Relaxed)));
         self.last.store(born_by.as_nanos() + 1, Relaxed);
         let new = Expiry { at: now, born_by, number, smear };
-        expired.entry(tag).and_modify(|expired| *expired = expired.again(new)).or_insert(Expired {
-            last: new,
-            before: None,
-            over: None,
-        });
-        if expired.len() > KEPT && expired.len().is_power_of_two() {
+        let Table { by_tag, all } = &mut *table;
+        by_tag.entry(tag).and_modify(|expired| *expired = expired.again(new)).or_insert(Expired::once(new));
+        if by_tag.len() > KEPT && by_tag.len().is_power_of_two() {
             let longest = Duration::from_nanos(self.longest.load(Relaxed));
-            expired.retain(|_, Expired { last, .. }| last.at + last.smear + longest > now);
+            by_tag.retain(|_, Expired { last, .. }| last.at + last.smear + longest > now);
+        }
+        if by_tag.len() > MOST {
+            let new = Expiry { smear: Duration::ZERO, ..new };
+            *all = Some(all.map_or(Expired::once(new), |all| all.again(new)));
+            by_tag.clear();
         }
     }
 
@@ -154,6 +182,6 @@ impl Tags {
             return None;
         }
         let expired = self.expired.read();
-        tags.iter().filter_map(|tag| expired.get(tag)?.stale_from(born, key)).min()
+        tags.iter().flat_map(|tag| expired.of(*tag)).filter_map(|expired| expired.stale_from(born, key)).min()
     }
 }

@@ -1,7 +1,7 @@
 //! A cache that cannot stampede: each hazard once, in virtual time.
 
 use std::{
-    future::pending,
+    future::{Ready, pending},
     iter,
     sync::{
         Mutex,
@@ -279,12 +279,14 @@ fn a_load_that_hangs_fails_everybody_in_time_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_panic_in_a_refresh_does_not_reach_whoever_was_served_and_the_next_caller_tries_again() {
+fn a_panic_in_a_refresh_does_not_reach_whoever_was_served_and_it_is_tried_again_after_a_pause() {
     let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
     check(&scene.ask(MS), 1, Source::Loaded);
     scene.pass(2 * SEC);
     let get = scene.cache.get("key", || async { panic!("refresh") });
     check(&scene.sim.run(get), 1, Source::Stale);
+    check(&scene.ask(MS), 1, Source::StaleOnError);
+    scene.pass(2 * SEC);
     check(&scene.ask(MS), 1, Source::Stale);
     scene.pass(10 * MS);
     check(&scene.ask(MS), 2, Source::Memory);
@@ -554,6 +556,82 @@ fn a_load_that_finds_nothing_changed_keeps_what_is_there_for_another_time_to_liv
     check(&scene.sim.run(get), 1, Source::Stale);
     check(&scene.ask(MS), 1, Source::Memory);
     assert_eq!(scene.loads(), 1);
+}
+
+#[test]
+fn however_many_tags_are_expired_no_more_are_remembered_than_may_be_and_no_entry_is_fresh_again() {
+    let mut sim = Sim::new(1);
+    let cache: Cache<u32, u32, String> = Cache::builder(&sim.env()).policy(Policy::new(3_600 * SEC)).build();
+    cache.set_with(1, 1, &Keep::tagged("mine"));
+    cache.set_with(2, 2, &Keep::tagged("other"));
+    cache.set(3, 3);
+    cache.expire_tag("mine", Duration::ZERO);
+    for number in 0..70_000 {
+        cache.expire_tag(&number.to_string(), Duration::ZERO);
+    }
+    assert!(cache.0.tags.remembered() <= 1 << 16);
+    cache.set_with(4, 4, &Keep::tagged("mine"));
+    let until = sim.env().now() + SEC;
+    sim.run_until(until);
+    let is_fresh = [1, 2, 3, 4].map(|key| cache.peek(&key).is_some_and(|got| got.source == Source::Memory));
+    assert_eq!(is_fresh, [false, false, true, true]);
+}
+
+/// Callers come every millisecond for a second to what is stale, and each of their loads panics.
+#[test]
+fn a_load_that_panics_is_paused_as_one_that_fails_and_what_is_stale_is_served() {
+    type Panicking = fn(&Scene) -> Get<u32, String>;
+    let at_once: Panicking =
+        |scene| scene.cache.get("key", || -> Ready<Result<u32, String>> { panic_quietly(&scene.loads) });
+    let when_polled: Panicking = |scene| {
+        let loads = Arc::clone(&scene.loads);
+        scene.cache.get("key", || async move { panic_quietly(&loads) })
+    };
+    let later: Panicking = |scene| {
+        let (env, loads) = (scene.env.clone(), Arc::clone(&scene.loads));
+        scene.cache.get("key", || async move {
+            env.sleep(MS).await;
+            panic_quietly(&loads)
+        })
+    };
+    for (limited, panicking) in [at_once, when_polled, later].into_iter().flat_map(|load| [(false, load), (true, load)])
+    {
+        for policy in [Policy::new(SEC).grace(600 * SEC), Policy::strict(SEC).on_error(600 * SEC)] {
+            let mut scene = Scene::new(policy.clone());
+            if limited {
+                let limit = Bulkhead::new(&scene.env, 10);
+                scene.cache = Cache::builder(&scene.env).policy(policy).load_limit(limit).build();
+            }
+            check(&scene.ask(MS), 1, Source::Loaded);
+            scene.pass(2 * SEC);
+            for _ in 0..1_000 {
+                let get = panicking(&scene);
+                assert_eq!(scene.sim.run(get).unwrap().value, 1);
+                scene.pass(MS);
+            }
+            assert!(scene.loads() - 1 <= 3, "{} loads in a second", scene.loads() - 1);
+            assert_eq!(scene.cache.stats().failures, u64::from(scene.loads() - 1));
+        }
+    }
+}
+
+#[test]
+fn a_panic_is_remembered_as_a_failure_is() {
+    let mut scene = Scene::new(Policy::new(60 * SEC).failed(SEC));
+    for _ in 0..100 {
+        let loads = Arc::clone(&scene.loads);
+        let get = scene.cache.get("key", || async move { panic_quietly(&loads) });
+        assert!(matches!(scene.sim.run(get), Err(GetError::Panicked(panic)) if panic.message() == "no such file"));
+    }
+    assert_eq!(scene.loads(), 1);
+    scene.pass(2 * SEC);
+    check(&scene.ask(MS), 2, Source::Loaded);
+}
+
+/// Counts itself, and panics without a word on the terminal.
+fn panic_quietly(loads: &AtomicU32) -> ! {
+    loads.fetch_add(1, Ordering::Relaxed);
+    std::panic::resume_unwind(Box::new("no such file"))
 }
 
 #[test]

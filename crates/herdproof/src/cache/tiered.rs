@@ -183,6 +183,7 @@ where
             holding.why = match ran {
                 Ran::Refused(_) => "the load was not begun: the node's limit refused it",
                 Ran::TimedOut => "the load took too long",
+                Ran::Panicked(_) => "the load panicked",
                 Ran::Failed(_) | Ran::Gave(_) => "the load failed",
             };
         }

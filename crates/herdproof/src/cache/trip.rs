@@ -1,8 +1,10 @@
 //! A trip to the origin, through the gate if there is one.
 
 use std::{
+    any::Any,
     future::{Future, poll_fn},
     hash::Hash,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,6 +22,7 @@ use super::{
 };
 use crate::{
     env::{Sleep, Tick},
+    error::quietly,
     flight::Place,
     gate::{Ask, Priority, Span, Verdict},
 };
@@ -137,24 +140,26 @@ impl<F> Trip<F> {
             }
         };
         let Some(load) = trip.load.as_mut().as_pin_mut() else { unreachable!("it is not polled after its end") };
-        let outcome = match load.poll(cx) {
-            Poll::Ready(outcome) => Some(outcome),
+        let outcome = match catch_unwind(AssertUnwindSafe(|| load.poll(cx))) {
+            Ok(Poll::Ready(outcome)) => Ok(Some(outcome)),
             // Only now is there anything to wait for.
-            Poll::Pending => {
+            Ok(Poll::Pending) => {
                 let sleep = trip.sleep.get_or_insert_with(|| env.sleep_until(*trip.from + *trip.timeout));
                 ready!(Pin::new(sleep).poll(cx));
-                None
+                Ok(None)
             }
+            Err(payload) => Err(payload),
         };
-        trip.load.set(None);
+        quietly(|| trip.load.set(None));
         // A load that was measured to some milliseconds is as often too short as too long, so it does for the average; a gate
         // that lets in as many as are quick needs more.
         let span = Span { from: *trip.from, to: if permit.is_some() { env.now() } else { env.coarse() } };
-        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
+        let verdict = if matches!(outcome, Ok(Some(Ok(_)))) { Verdict::Ok } else { Verdict::Fault };
         if let Some(permit) = permit.take() {
             permit.settle(&verdict, span);
         }
-        Poll::Ready((cache.came_to(outcome), span))
+        let ran = outcome.map_or_else(|payload| cache.panicked(payload), |outcome| cache.came_to(outcome));
+        Poll::Ready((ran, span))
     }
 }
 
@@ -184,6 +189,35 @@ where
         let parting = errand.end(ran, span);
         let Some(errand) = run.errand.take() else { unreachable!("it was there a line ago") };
         Poll::Ready(errand.come_home(parting))
+    }
+}
+
+pin_project! {
+    /// A load that was begun, or panicked at that: then it panics when it is polled, where panics are caught.
+    #[project = BegunProjected]
+    pub(super) enum Begun<F> {
+        Load { #[pin] load: F },
+        Panicked { payload: Option<Box<dyn Any + Send>> },
+    }
+}
+
+impl<F> Begun<F> {
+    pub(super) fn by(begin: impl FnOnce() -> F) -> Begun<F> {
+        match catch_unwind(AssertUnwindSafe(begin)) {
+            Ok(load) => Begun::Load { load },
+            Err(payload) => Begun::Panicked { payload: Some(payload) },
+        }
+    }
+}
+
+impl<F: Future> Future for Begun<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match self.project() {
+            BegunProjected::Load { load } => load.poll(cx),
+            BegunProjected::Panicked { payload } => resume_unwind(payload.take().unwrap_or_else(|| Box::new(()))),
+        }
     }
 }
 

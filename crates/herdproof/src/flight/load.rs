@@ -20,7 +20,7 @@ use super::{
     shared::{Home, Joined, Removal, Shared},
     table::{Begun, Place, Shard},
 };
-use crate::error::Panic;
+use crate::error::quietly;
 
 /// What a leader owes everybody who joins while it begins the load: an ending, or a task that will bring one. Dropped
 /// unpaid, which takes a panic in between, it ends the flight as abandoned.
@@ -352,18 +352,5 @@ where
     match catch_unwind(AssertUnwindSafe(|| load.poll(cx))) {
         Ok(polled) => polled.map(Into::into),
         Err(payload) => Poll::Ready(Ending::panicked(payload)),
-    }
-}
-
-/// Runs what drops a load: one that panics then has still loaded what it loaded, and must not take its caller along.
-#[inline]
-fn quietly<T>(drops: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(drops)) {
-        Ok(done) => Some(done),
-        Err(payload) => {
-            // Said once, by the panic hook; the payload's own drop might panic again.
-            std::mem::forget(Panic::new(payload));
-            None
-        }
     }
 }

@@ -653,6 +653,7 @@ fn a_detached_load_goes_on_to_its_end() {
 #[test]
 fn one_blip_does_not_fail_everybody_when_retries_are_allowed() {
     let mut scene = Scene::new();
+    let retries = Retries::new(&scene.env, 5);
     let crowd: Vec<_> = (0..20)
         .map(|_| {
             let (env, loads) = (scene.env.clone(), Arc::clone(&scene.loads));
@@ -664,18 +665,35 @@ fn one_blip_does_not_fail_everybody_when_retries_are_allowed() {
                     if number < 3 { Err(format!("blip {number}")) } else { Ok(number) }
                 }
             };
-            scene.env.spawn(scene.group.run_retrying("key", 5, load))
+            scene.env.spawn(scene.group.run_retrying("key", &retries, load))
         })
         .collect();
     assert!(scene.answers(crowd).into_iter().all(|answer| answer.unwrap().value == 3));
     assert_eq!(scene.loads(), 3, "the load is repeated inside the flight, not by each caller");
     scene.loads.store(0, Ordering::Relaxed);
     let loads = Arc::clone(&scene.loads);
-    let failing = scene.group.run_retrying("key", 2, move || {
+    let failing = scene.group.run_retrying("key", &Retries::new(&scene.env, 2), move || {
         let number = loads.fetch_add(1, Ordering::Relaxed) + 1;
         async move { Err(format!("blip {number}")) }
     });
     assert!(matches!(scene.sim.run(failing), Err(FlightError::Load(error)) if *error == "blip 3"));
+}
+
+#[test]
+fn a_load_that_fails_is_tried_again_after_a_while_and_not_for_ever_if_everything_fails() {
+    let mut scene = Scene::new();
+    let retries = Retries::new(&scene.env, 3);
+    let begun = scene.env.now();
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let loads = Arc::clone(&scene.loads);
+        let failing = scene.group.run_retrying(key, &retries, move || {
+            loads.fetch_add(1, Ordering::Relaxed);
+            async { Err("down".to_owned()) }
+        });
+        assert!(scene.sim.run(failing).is_err());
+    }
+    assert!(scene.env.now() - begun >= MS, "not in a tight loop");
+    assert!(scene.loads() <= 8 + 5, "{}: with half of its tokens spent the circuit is open", scene.loads());
 }
 
 #[test]

@@ -100,6 +100,24 @@ impl<K: Hash + Eq> KeyedRate<K> {
         OfKey { limits: self, key }
     }
 
+    /// Whether one more of this key may go now. If so it counts as gone, whatever becomes of it; if not, the error says when to come
+    /// back.
+    ///
+    /// ```
+    /// use herdproof::{Env, limit::{KeyedRate, Rate}};
+    ///
+    /// let limits: KeyedRate<String> = KeyedRate::new(&Env::system(), Rate::per_second(10).burst(1));
+    /// assert!(limits.check("ann").is_ok() && limits.check("bob").is_ok());
+    /// assert!(limits.check("ann").unwrap_err().after.unwrap().as_millis() >= 90);
+    /// ```
+    pub fn check<Q>(&self, key: &Q) -> Result<(), Refusal>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.of(key).at_once(&Ask::new(&self.0.env)).map(drop)
+    }
+
     /// How many keys are kept at present.
     pub fn len(&self) -> usize {
         self.0.states.len()

@@ -136,6 +136,19 @@ impl RateLimit {
         }))
     }
 
+    /// Whether one more may go now. If so it counts as gone, whatever becomes of it; if not, the error says when to come back.
+    ///
+    /// ```
+    /// use herdproof::{Env, limit::{Rate, RateLimit}};
+    ///
+    /// let limit = RateLimit::new(&Env::system(), Rate::per_second(10).burst(1));
+    /// assert!(limit.check().is_ok());
+    /// assert!(limit.check().unwrap_err().after.unwrap().as_millis() >= 90);
+    /// ```
+    pub fn check(&self) -> Result<(), Refusal> {
+        self.0.at_once(&Ask::new(&self.0.env)).map(drop)
+    }
+
     /// As [`enter`](Gate::enter), but the caller waits, until [`RatePermit::at`].
     #[inline]
     pub(crate) fn reserve(&self, ask: &Ask) -> Result<RatePermit<&RateLimit>, Refusal> {

@@ -197,7 +197,6 @@ pub(crate) async fn unread_body(context: &Context, place: Place, findings: &mut 
         wrong += usize::from(!good.is_ok() || good.text().trim_end() != format!("page shop.example {path}"));
     }
     findings.check("", "good users with another's page", format!("{wrong} of {rounds}"), "none", wrong == 0);
-    findings.at_most("", "smuggled requests at the origin", world.origin.asked_for("/smuggled"), 0);
 }
 
 pub(crate) async fn bad_chunk(context: &Context, place: Place, findings: &mut Findings) {

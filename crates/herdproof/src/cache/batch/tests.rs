@@ -218,6 +218,8 @@ fn a_load_that_panics_fails_all_its_keys_and_whoever_joined_them() {
         if let Some(joined) = joined {
             assert!(told(&scene.sim.run(joined).unwrap_err()));
         }
+        let until = scene.env.now() + 2 * SEC;
+        scene.sim.run_until(until);
         let again = scene.ask("ab", MS);
         check(&scene.sim.run(again), "a1 b1", "", "");
     }

@@ -12,11 +12,11 @@ use std::{
     task::Poll,
 };
 
-use super::{Caught, Part};
+use super::Part;
 use crate::{
     cache::{
         Inner,
-        load::{Loaded, Purpose, Ran},
+        load::{Purpose, Ran},
         outcome::Load,
         second::{Found, Holding, Second, Seen},
         tiered::Ashore,
@@ -105,17 +105,9 @@ where
         let keys = due.iter().map(|due| due.part.errand.key.clone()).collect();
         let load = async move { load(keys).await };
         let places: Vec<_> = due.iter().map(|due| due.part.errand.place).collect();
-        let ran = Caught { load: self.admit(trip.purpose, self.env.now(), trip.timeout, &places, load) };
-        let holdings = due.iter().filter_map(|due| due.holding.as_ref());
-        let (shares, span) = match second.during(holdings, ran).await {
-            Ok((ran, span)) => (self.share_out(due.iter().map(|due| &due.part.errand.key), ran), span),
-            Err(panic) => {
-                for Due { part, .. } in due {
-                    part.ticket.land(Loaded::Panicked(Arc::clone(&panic)));
-                }
-                return;
-            }
-        };
+        let admitted = self.admit(trip.purpose, self.env.now(), trip.timeout, &places, load);
+        let (ran, span) = second.during(due.iter().filter_map(|due| due.holding.as_ref()), admitted).await;
+        let shares = self.share_out(due.iter().map(|due| &due.part.errand.key), ran);
         let ends = due.into_iter().zip(shares).map(|(due, ran)| due.depart(&second, ran, span));
         all(ends.collect()).await;
     }

@@ -61,6 +61,23 @@ fn waiters_go_one_after_another_and_not_at_an_edge() {
 }
 
 #[test]
+fn whoever_is_let_in_by_a_check_has_gone() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let (limit, keyed) = (limit(&env, 1), crate::limit::KeyedRate::<u8>::new(&env, Rate::per_second(10).burst(1)));
+    let (mut went, mut went_by_key) = (0, 0);
+    for _ in 0..10_000 {
+        went += u32::from(limit.check().is_ok());
+        went_by_key += u32::from(keyed.check(&7).is_ok());
+        sim.run_until(env.now() + MS / 10);
+    }
+    assert!((10..=11).contains(&went) && (10..=11).contains(&went_by_key), "{went} and {went_by_key} in a second");
+    limit.check().unwrap();
+    let told = limit.check().unwrap_err();
+    assert!(told.after.is_some(), "{told:?}");
+}
+
+#[test]
 fn nobody_is_let_in_without_a_slot_of_its_own() {
     // tower-resilience#363: waiters that woke up were let in without taking a permit.
     let mut sim = Sim::new(1).shuffle_ties();
