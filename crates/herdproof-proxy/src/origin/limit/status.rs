@@ -81,8 +81,10 @@ impl Status {
         if now < self.until || seen.shed_share <= SHARE || seen.shed < LEAST {
             return Step::Law;
         }
-        // What it served at once is what it can serve.
-        let cut = seen.busy.round().min(limit.min(peak) - 1.0).max(floor);
+        // What it served at once is what it can serve; and so many seats beside that are kept free while one client has four times as
+        // many (`shed::Queue`, fair).
+        let kept_free = (seen.busy / (4.0 * seen.groups.max(1) as f64)).floor();
+        let cut = (seen.busy.round() + kept_free).min(limit.min(peak) - 1.0).max(floor);
         if cut >= limit {
             return Step::Law;
         }

@@ -429,14 +429,7 @@ fn an_origin_that_sheds_with_quick_503s_keeps_its_goodput_with_few_clients_and_w
     for users in [1, 2, 200] {
         for load in [0.8, 1.0, 1.2, 2.0] {
             let goodput = goodput_of_a_shedder(users, load);
-            // One client alone has four fifths of the seats, two have eight ninths, and where as many come as there is room for on
-            // average, some of it is lost to chance.
-            let least = match (users, load) {
-                (1, _) => 0.8,
-                (2, 1.0) => 0.88,
-                _ => 0.9,
-            };
-            assert!(goodput >= least, "{users} users, load {load}: {goodput:.3}");
+            assert!(goodput >= 0.9, "{users} users, load {load}: {goodput:.3}");
         }
     }
 }
