@@ -83,7 +83,7 @@ impl Status {
         }
         // What it served at once is what it can serve; and so many seats beside that are kept free while one client has four times as
         // many (`shed::Queue`, fair).
-        let kept_free = (seen.busy / (4.0 * seen.groups.max(1) as f64)).floor();
+        let kept_free = (seen.busy / (4.0 * seen.clients.max(1) as f64)).floor();
         let cut = (seen.busy.round() + kept_free).min(limit.min(peak) - 1.0).max(floor);
         if cut >= limit {
             return Step::Law;

@@ -84,6 +84,8 @@ pub(super) struct Seen {
     /// How many were being served at once, on average (Little's law).
     pub(super) busy: f64,
     pub(super) groups: usize,
+    /// How many clients there were, as far as they can be told apart.
+    pub(super) clients: usize,
     /// Different routes that had a refusal, as many as matter.
     pub(super) routes: usize,
 }
@@ -133,7 +135,7 @@ impl Tally {
         let now: Vec<&Bucket> = self.buckets.iter().filter(|bucket| bucket.calls() > 0).collect();
         let shed_now = lower_median(groups(&now).iter().map(|group| group.shed));
         let sum = |of: fn(&Bucket) -> u32| now.iter().map(|bucket| of(bucket)).fold(0, u32::saturating_add);
-        let seconds = elapsed.as_secs_f64().max(1e-9);
+        let (seconds, clients) = (elapsed.as_secs_f64().max(1e-9), now.len());
         let (served, shed, late) = (sum(|one| one.served), sum(|one| one.shed), sum(|one| one.late));
         for (bucket, last) in self.buckets.iter_mut().zip(&mut self.last) {
             let silent = last.1.saturating_add(1);
@@ -152,6 +154,7 @@ impl Tally {
             median: lower_median(groups.iter().filter_map(|group| group.median)),
             busy: self.busy / seconds,
             groups: groups.len(),
+            clients,
             routes: self.routes.iter().flatten().count(),
         };
         (self.routes, self.calls, self.busy) = ([None; ROUTES], 0, 0.0);

@@ -67,7 +67,7 @@ fn one_slow_client_does_not_move_the_median_time() {
 /// What many clients see of an origin that serves `busy` at once.
 fn shedding(share: f64, busy: f64) -> Seen {
     let seen = Seen { served: 90, shed: 10, shed_share: share, shed_now: share, busy, ..Seen::default() };
-    Seen { groups: 8, routes: 1, ..seen }
+    Seen { groups: 8, clients: 60, routes: 1, ..seen }
 }
 
 #[test]
