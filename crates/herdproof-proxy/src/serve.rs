@@ -198,7 +198,7 @@ impl Proxy {
             Ok(key) if is_coded => {
                 let why = "no transfer coding but chunked is read here";
                 let mut served = Served::own(Outcome::Bad, "transfer-coding", StatusCode::NOT_IMPLEMENTED, why, None);
-                // Whoever coded it may mean another end of it than we read.
+                // The sender may mean another end of the body than we read.
                 served.response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 (key.hash(), served)
             }

@@ -279,7 +279,7 @@ fn a_load_that_hangs_fails_everybody_in_time_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_panic_in_a_refresh_does_not_reach_whoever_was_served_and_it_is_tried_again_after_a_pause() {
+fn a_panic_in_a_refresh_does_not_reach_the_callers_that_were_served_and_it_is_tried_again_after_a_pause() {
     let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
     check(&scene.ask(MS), 1, Source::Loaded);
     scene.pass(2 * SEC);

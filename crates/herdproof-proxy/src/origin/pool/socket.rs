@@ -1,6 +1,6 @@
 //! A socket whose answers are read even if the origin has stopped to read.
 //!
-//! An origin that does not want a body answers (413, say) and closes. Whoever still writes gets an error then, and hyper ends a
+//! An origin that does not want a body answers (413, say) and closes. A write after that is an error, and hyper ends a
 //! connection at that, with an answer unread that is already there. So an error of a write is not told: what is written from then on
 //! goes nowhere, and whether there is an answer is found out by reading. Only so if there is a body: all else is written at once.
 

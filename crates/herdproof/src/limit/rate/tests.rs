@@ -61,7 +61,7 @@ fn waiters_go_one_after_another_and_not_at_an_edge() {
 }
 
 #[test]
-fn whoever_is_let_in_by_a_check_has_gone() {
+fn what_a_check_admits_is_spent() {
     let mut sim = Sim::new(1);
     let env = sim.env();
     let (limit, keyed) = (limit(&env, 1), crate::limit::KeyedRate::<u8>::new(&env, Rate::per_second(10).burst(1)));
