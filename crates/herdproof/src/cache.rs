@@ -49,32 +49,35 @@ mod admission;
 mod batch;
 mod blocking;
 mod builder;
+mod call;
 mod engine;
 mod entry;
-mod fetch;
+mod fill;
 mod get;
 mod hint;
 mod hot;
 mod load;
+mod lookup;
 mod news;
 mod outcome;
 mod policy;
 mod prime;
 mod queued;
+mod s3_fifo;
 mod second;
-mod shelf;
 mod stats;
 mod sweep;
 mod tags;
 mod tiered;
-mod trip;
 
 use std::{
     borrow::Borrow,
+    convert::Infallible,
     error::Error,
     fmt,
     future::Future,
-    hash::{BuildHasher, Hash},
+    hash::Hash,
+    ops::DerefMut,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -82,14 +85,14 @@ use std::{
 use admission::Admission;
 pub use batch::{Batch, GetMany};
 pub use builder::CacheBuilder;
-use engine::Engine;
-use entry::{Content, Entry, Life, Phase, Terms};
-use get::Apart;
+use call::Plain;
+use engine::{Engine, Shard};
+use entry::{Content, Entry, Terms};
+use fill::Loaded;
 pub use get::Get;
 pub use hint::Hint;
 pub use hot::HotKey;
 use hot::Sketch;
-use load::Purpose;
 pub use outcome::{GetError, Got, Keep, Load, Prior, Source};
 pub use policy::Policy;
 pub use prime::Primed;
@@ -99,11 +102,10 @@ pub use second::{Link, TierStats};
 pub use stats::Stats;
 use stats::Tally;
 use tags::Tags;
-use trip::Plain;
 
 use crate::{
-    env::{Env, MapHasher, Rng, Tick},
-    event::Event,
+    env::{Env, MapHasher, Rng},
+    inflight::{Home, Settings},
 };
 
 /// Any error at all; what loads fail with unless a cache is told otherwise.
@@ -118,33 +120,8 @@ where
 
 type Policies<K> = Box<dyn Fn(&K) -> Option<Policy> + Send + Sync>;
 
-/// What a caller gets, and what there is to do.
-enum Sight<K, V, E>
-where
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-{
-    Known(Get<V, E>),
-    /// It is served, and to be loaded again.
-    Again {
-        got: Got<V>,
-        key: K,
-        policy: Option<Box<Policy>>,
-        due: Due,
-    },
-    /// It has to be waited for, unless this stands in for a load that fails.
-    Missing(Option<Got<V>>),
-}
-
-/// Why a load is to begin: what is there was to be looked at from the one tick on, and somebody did at the other.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    look_at: Tick,
-    seen: Tick,
-}
-
 struct Inner<K, V, E> {
-    env: Env,
+    settings: Settings,
     rng: Rng,
     /// For how long what was loaded lives: the draw of a load is that of its number.
     lives: Rng,
@@ -194,23 +171,7 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let hash = self.0.engine.hash(key);
-        let Some(found) = self.0.engine.get_again(hash, key) else {
-            return Get::of_apart(self.miss(hash, key, load));
-        };
-        // Only now: while an entry comes from far away in memory, the time can be asked for.
-        let now = self.0.env.coarse();
-        let found = match found {
-            Entry::Value { look_at, times, value } => {
-                if now < look_at && !times.is_put_off() {
-                    self.0.serve_fresh(key);
-                    return Get::hit(Got::fresh(value, look_at, times.ends(), now));
-                }
-                Entry::Value { look_at, times, value }
-            }
-            other @ Entry::Other(_) => other,
-        };
-        Get::of_apart(self.look(hash, key, found, now, load))
+        self.look_up(key, load)
     }
 
     /// The value of a key, if it can be served at once, fresh or stale. Never loads.
@@ -229,7 +190,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.0.engine.get(self.0.engine.hash(key), key).and_then(|entry| self.0.servable(key, &entry));
+        let found = self.0.engine.get(self.0.engine.hash(key), key).and_then(|found| self.0.servable(key, &found.entry));
         match &found {
             Some(got) if got.is_stale() => self.0.serve_stale(key, got.age()),
             Some(_) => drop(self.0.serve_fresh(key)),
@@ -244,8 +205,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let now = self.0.env.coarse();
-        let found = match self.0.engine.get(self.0.engine.hash(key), key)? {
+        let now = self.0.env().coarse();
+        let found = match self.0.engine.get(self.0.engine.hash(key), key)?.entry {
             Entry::Value { look_at, times, value } if now < look_at && !times.is_put_off() => {
                 Got::fresh(value, look_at, times.ends(), now)
             }
@@ -268,7 +229,7 @@ where
         let cache = &*self.0;
         let own = cache.own_policy(&key);
         let load = cache.engine.peek(&key).map_or(0, |entry| entry.life().load);
-        let (policy, now) = (cache.policy(own.as_deref()), cache.env.now());
+        let (policy, now) = (cache.policy(own.as_deref()), cache.env().now());
         let Some(second) = &cache.second else {
             let (life, label) = cache.life(policy, keep, now, load);
             cache.put(key, Entry::new(life, Content::Value(value, label)));
@@ -308,7 +269,7 @@ where
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
         cache.second_hears(|| Change::ExpireTag(tag.into(), smear));
-        cache.tags.expire(cache.tags.tag(tag), || cache.env.now(), smear);
+        cache.tags.expire(cache.tags.tag(tag), || cache.env().now(), smear);
     }
 
     /// What its second tier has done so far, if it has one.
@@ -330,46 +291,6 @@ where
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Most likely there is nothing. If whoever came last has changed something, nobody has looked yet: so does this one most
-    /// likely, and then the lock that it needs for that is the one to look under, and not a second one.
-    #[inline(never)]
-    fn miss<Q, F, L>(&self, hash: u64, key: &Q, load: L) -> Apart<V, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
-        L: FnOnce(Option<Prior<V>>) -> F,
-    {
-        if self.0.loads_here() {
-            return self.find_or_fetch_here(hash, key, load).into_apart();
-        }
-        let (found, now) = (self.0.engine.get(hash, key), self.0.env.coarse());
-        match found {
-            None => self.fetch((hash, key), now, None, Purpose::Miss, load).into_apart(),
-            Some(found) => self.look(hash, key, found, now, load),
-        }
-    }
-
-    /// There is something, but not a plain fresh value.
-    #[inline(never)]
-    fn look<Q, F, L>(&self, hash: u64, key: &Q, found: Entry<V, E>, now: Tick, load: L) -> Apart<V, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        F: Future<Output = Result<Load<V>, E>> + Send + 'static,
-        L: FnOnce(Option<Prior<V>>) -> F,
-    {
-        let get = match self.0.see(key, found, now) {
-            Sight::Known(get) => get,
-            Sight::Again { got, key, policy, due } => {
-                self.refresh(key, policy, due, load);
-                Get::hit(got)
-            }
-            Sight::Missing(fallback) => self.fetch((hash, key), now, fallback, Purpose::Miss, load),
-        };
-        get.into_apart()
     }
 }
 
@@ -397,107 +318,38 @@ where
         }
     }
 
-    /// What a caller who found this gets, and whether it has to be loaded.
-    #[inline]
-    fn see<Q>(&self, key: &Q, entry: Entry<V, E>, now: Tick) -> Sight<K, V, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let life = self.expired_by_tag(&entry, key);
-        if now < life.look_at {
-            let source =
-                if life.is_put_off(now) { self.serve_put_off(key, now - life.born()) } else { self.serve_fresh(key) };
-            return Sight::Known(match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
-                Content::Absent => Get::failed(GetError::Absent),
-                Content::Failed(error) => Get::failed(GetError::Load(error)),
-                Content::Panicked(panic) => Get::failed(GetError::Panicked(panic)),
-            });
-        }
-        let Content::Value(value, _) = entry.into_content() else { return Sight::Missing(None) };
-        let due = Due { look_at: life.look_at, seen: now };
-        let got = |source| Got::new(value, source, life.born(), now);
-        let owned = key.to_owned();
-        let own = self.own_policy(&owned);
-        let policy = self.policy(own.as_deref());
-        match life.phase(now, policy.keep) {
-            Phase::Fresh => Sight::Known(Get::hit(got(self.serve_fresh(key)))),
-            Phase::Early => {
-                let got = got(self.serve_fresh(key));
-                if entry::fires(now, life.fresh_until, life.load, policy.beta, 1.0 - self.rng.unit()) {
-                    Sight::Again { got, key: owned, policy: own, due }
-                } else {
-                    Sight::Known(Get::hit(got))
-                }
-            }
-            Phase::Stale => {
-                self.serve_stale(key, now - life.born());
-                Sight::Again { got: got(Source::Stale), key: owned, policy: own, due }
-            }
-            Phase::Kept => Sight::Missing(Some(got(Source::StaleOnError))),
-            Phase::Gone => Sight::Missing(None),
-        }
-    }
-
-    #[inline]
-    fn serve_fresh<Q: Hash + ?Sized>(&self, key: &Q) -> Source {
-        let number = self.tally.hit();
-        if self.hot.is_some() && hot::is_sample(number) {
-            self.sample(key);
-        }
-        self.env.tell(&Event::CacheHit);
-        Source::Memory
-    }
-
-    #[inline]
-    fn serve_put_off<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) -> Source {
-        self.serve_stale(key, age);
-        Source::StaleOnError
-    }
-
-    #[inline]
-    fn serve_stale<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) {
-        let number = self.tally.stale();
-        if self.hot.is_some() && hot::is_sample(number) {
-            self.sample(key);
-        }
-        self.env.tell(&Event::CacheStale { age });
-    }
-
-    /// The value of an entry, if it can be served at once.
-    fn servable<Q: Hash + ?Sized>(&self, key: &Q, entry: &Entry<V, E>) -> Option<Got<V>> {
-        let now = self.env.now();
-        let life = self.expired_by_tag(entry, key);
-        let source = match life.phase(now, Duration::ZERO) {
-            _ if life.is_put_off(now) => Source::StaleOnError,
-            Phase::Fresh | Phase::Early => Source::Memory,
-            Phase::Stale => Source::Stale,
-            Phase::Kept | Phase::Gone => return None,
-        };
-        Some(Got::new(entry.value()?.clone(), source, life.born(), now))
-    }
-
-    fn count_miss(&self) {
-        self.tally.miss();
-        self.env.tell(&Event::CacheMiss);
-    }
-
     /// Puts an entry in. A load of it that is under way fills nothing.
     fn put(&self, key: K, entry: Entry<V, E>) {
         self.count_put(&self.engine.put(key, entry));
     }
+}
 
-    /// The times of an entry, once its tags have had their say.
-    fn expired_by_tag<Q: Hash + ?Sized>(&self, entry: &Entry<V, E>, key: &Q) -> Life {
-        let (life, tags) = (entry.life(), entry.tags());
-        if tags.is_empty() {
-            return life;
-        }
-        match self.tags.stale_from(tags, life.born(), self.places.hash_one(key)) {
-            Some(at) => life.expire(at),
-            None => life,
-        }
+impl<K, V, E> Inner<K, V, E> {
+    #[inline(always)]
+    fn env(&self) -> &Env {
+        &self.settings.env
+    }
+}
+
+impl<K, V, E> Home for Inner<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    type Key = K;
+    type Value = Loaded<V, E>;
+    type Error = Infallible;
+    type Shard = Shard<K, V, E>;
+
+    #[inline(always)]
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[inline(always)]
+    fn shard(&self, hash: u64) -> impl DerefMut<Target = Shard<K, V, E>> {
+        self.engine.shard(hash)
     }
 }
 

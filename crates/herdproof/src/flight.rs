@@ -38,55 +38,34 @@
 //! | a panic in every caller; the process crashes if `DoChan` was used | the panic in the caller that began the load, [`FlightError::Panicked`] for the others |
 //! | `runtime.Goexit` in every caller | does not exist here; what unwinds is a panic |
 
-mod berth;
-mod follower;
-mod landing;
-mod load;
 mod local;
-mod nest;
-mod outcome;
 mod retries;
-mod shared;
-mod stats;
-mod table;
-mod ticket;
-mod wakers;
 
 use std::{
-    borrow::Borrow,
     convert::Infallible,
     fmt,
     future::Future,
     hash::{BuildHasher, Hash},
-    sync::{Arc, Weak},
+    ops::DerefMut,
+    sync::Arc,
 };
 
-use berth::Spare;
-pub use follower::Flight;
-pub use landing::{Landing, Linger};
-pub(crate) use load::{Afloat, Lead, Over, Settle};
 pub use local::LocalGroup;
-use nest::FlightId;
-pub(crate) use outcome::Ending;
-pub use outcome::{FlightError, Landed};
 pub use retries::Retries;
-pub use shared::Abandon;
-use shared::{Closed, Home, Joined, Removal, Shared};
-pub use stats::Stats;
-pub(crate) use table::Place;
-use table::{Begun, Ended, Removed, SHARDS, Seat, Shard, Table};
-pub(crate) use ticket::{Ticket, Ticketed};
 
+pub use crate::inflight::{Abandon, Flight, FlightError, Landed, Landing, Linger, Stats};
 use crate::{
-    env::{Env, MapHasher, Tick},
+    env::{Env, MapHasher, part_of},
     event::Event,
-    sync::RwLockWriteGuard,
+    inflight::{Home, Lead, Loads, Settings, follow},
+    sync::Mutex,
 };
+
+/// Enough that two threads rarely meet, few enough to cost nothing when idle.
+const SHARDS: usize = 32;
 
 /// Loads in progress, one for each key; see the [module](self). Cheap to clone, and clones share.
-///
-/// `X` is what the [cache](crate::cache) keeps under the same locks; a group by itself keeps nothing.
-pub struct Group<K, V, E = Infallible, X = ()>(Arc<Inner<K, V, E, X>>);
+pub struct Group<K, V, E = Infallible>(Arc<Inner<K, V, E>>);
 
 /// How a [`Group`] is made.
 #[derive(Clone, Debug)]
@@ -97,42 +76,27 @@ pub struct GroupBuilder {
     max_followers: u32,
 }
 
-struct Inner<K, V, E, X> {
-    env: Env,
+struct Inner<K, V, E> {
+    settings: Settings,
     hasher: MapHasher,
-    abandon: Abandon,
-    max_followers: u32,
-    table: Table<K, V, E, X>,
-    /// Itself, for the flights to find their way back.
-    home: Weak<dyn Home>,
+    shards: Box<[Shard<K, V, E>]>,
 }
 
-/// A flight to be led, with what was kept when it began, or a seat in one that is under way.
-type Led<'a, K, V, E, X, R> = Result<(Lead<'a, K, V, E, X>, R), Flight<V, E>>;
-
-/// What came of asking to be let into a flight.
-enum Joining {
-    Aboard {
-        at: Tick,
-    },
-    Overloaded,
-    Reentrant,
-    /// It was given up. Newcomers no longer find it.
-    Gone,
-}
+/// Keeps neighbours off each other's cache lines.
+#[repr(align(128))]
+struct Shard<K, V, E>(Mutex<Loads<K, V, E>>);
 
 impl GroupBuilder {
-    /// What becomes of a load when the last caller leaves; [`Abandon::Cancel`] unless told otherwise.
+    /// What becomes of a load when the last caller leaves. Default: [`Abandon::Cancel`].
     pub fn abandon(mut self, abandon: Abandon) -> GroupBuilder {
         self.abandon = abandon;
         self
     }
 
-    /// How many callers may wait for one key beside the first; a million unless told otherwise. Beyond that, callers get
-    /// [`FlightError::Overloaded`] at once.
+    /// How many callers may wait for one key beside the first. Beyond that, callers get [`FlightError::Overloaded`] at once.
+    /// Default: a million.
     pub fn max_followers(mut self, most: u32) -> GroupBuilder {
-        // The largest number means "given up".
-        self.max_followers = most.min(u32::MAX - 2);
+        self.max_followers = most;
         self
     }
 
@@ -143,34 +107,18 @@ impl GroupBuilder {
         V: Clone + Send + Sync + 'static,
         E: Send + Sync + 'static,
     {
-        let hasher = self.env.hasher("flight");
-        self.build_keeping(hasher, SHARDS, || ())
-    }
-
-    /// A group that keeps something for its keys, in so many parts, each under the lock of the loads of its keys.
-    pub(crate) fn build_keeping<K, V, E, X>(
-        self,
-        hasher: MapHasher,
-        parts: usize,
-        kept: impl FnMut() -> X,
-    ) -> Group<K, V, E, X>
-    where
-        K: Hash + Eq + Send + 'static,
-        V: Clone + Send + Sync + 'static,
-        E: Send + Sync + 'static,
-        X: Send + Sync + 'static,
-    {
         let GroupBuilder { env, abandon, max_followers } = self;
-        let table = Table::new(parts, kept);
-        Group(Arc::new_cyclic(|home: &Weak<Inner<K, V, E, X>>| {
-            let home: Weak<dyn Home> = home.clone();
-            Inner { env, hasher, abandon, max_followers, table, home }
+        let shards = SHARDS as u64;
+        Group(Arc::new(Inner {
+            hasher: env.hasher("flight"),
+            settings: Settings::new(env, abandon, max_followers),
+            shards: (0..shards).map(|shard| Shard(Mutex::new(Loads::new(shard, shards)))).collect(),
         }))
     }
 }
 
 impl Group<(), (), ()> {
-    /// A group in the making.
+    /// A builder with the default settings.
     pub fn builder(env: &Env) -> GroupBuilder {
         GroupBuilder { env: env.clone(), abandon: Abandon::default(), max_followers: 1_000_000 }
     }
@@ -182,19 +130,11 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// A group with the usual settings.
+    /// A group with the default settings.
     pub fn new(env: &Env) -> Group<K, V, E> {
         Group::builder(env).build()
     }
-}
 
-impl<K, V, E, X> Group<K, V, E, X>
-where
-    K: Hash + Eq + Send + 'static,
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-    X: Send + Sync + 'static,
-{
     /// Joins the load of this key, or begins it. By the time this returns, the load is under way or over; the [`Flight`]
     /// is a future of its answer.
     ///
@@ -205,9 +145,9 @@ where
         F: Future<Output = Result<V, E>> + Send + 'static,
         L: FnOnce() -> F,
     {
-        match self.0.board(self.hash(&key), key, |_, _, _| ()) {
-            Ok((begun, ())) => self.lead(begun).run(|| Ok(load())),
-            Err(flight) => flight,
+        match self.lead(key) {
+            Ok(lead) => lead.run(load),
+            Err((flight, _)) => flight,
         }
     }
 
@@ -231,39 +171,9 @@ where
         F: Future<Output = Result<(), E>> + Send + 'static,
         L: FnOnce(Landing<V, E>) -> F,
     {
-        self.run_landing_placed(self.hash(&key), key, |_, _, _| (), |_, (), landing| load(landing))
-    }
-
-    /// As [`run_landing`](Group::run_landing), with a load that knows its place, and what was kept when it got that.
-    pub(crate) fn run_landing_placed<R, F, L>(
-        &self,
-        hash: u64,
-        key: K,
-        look: impl FnOnce(&X, u64, &K) -> R,
-        load: L,
-    ) -> Flight<V, E>
-    where
-        F: Future<Output = Result<(), E>> + Send + 'static,
-        L: FnOnce(Place, R, Landing<V, E>) -> F,
-    {
-        match self.0.board(hash, key, look) {
-            Ok((begun, seen)) => {
-                let place = begun.place;
-                let mut lead = self.lead(begun);
-                let lander = lead.share();
-                let (shared, landing) = (Arc::clone(&lander.shared), Landing::new(lander));
-                let flight = lead.run(|| {
-                    let load = load(place, seen, landing);
-                    Ok(async move { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) })
-                });
-                if !shared.is_landed() {
-                    return flight;
-                }
-                // It may be over as well, and have left the table before its leader looked for it there.
-                flight.detach();
-                Flight::aboard(shared, Joined { led: true, at: self.0.env.coarse() })
-            }
-            Err(flight) => flight,
+        match self.lead(key) {
+            Ok(lead) => lead.run_landing(load),
+            Err((flight, _)) => flight,
         }
     }
 
@@ -276,9 +186,9 @@ where
     where
         L: FnOnce() -> Result<V, E>,
     {
-        match self.0.board(self.hash(&key), key, |_, _, _| ()) {
-            Ok((begun, ())) => self.lead(begun).run_here(load).wait(),
-            Err(flight) => flight.wait(),
+        match self.lead(key) {
+            Ok(lead) => lead.run_here(load).wait(),
+            Err((flight, _)) => flight.wait(),
         }
     }
 
@@ -286,304 +196,60 @@ where
     /// the new one. False if nobody was loading it.
     pub fn forget(&self, key: &K) -> bool {
         let hash = self.0.hasher.hash_one(key);
-        self.0.table.shard(hash).air().forget(hash, key)
-    }
-
-    /// Joins the load of this key, or gives the lead of a flight to whoever asks.
-    #[inline(always)]
-    pub(crate) fn lead_placed<R>(
-        &self,
-        hash: u64,
-        key: K,
-        look: impl FnOnce(&X, u64, &K) -> R,
-    ) -> Led<'_, K, V, E, X, R> {
-        self.0.board(hash, key, look).map(|(begun, seen)| (self.lead(begun), seen))
-    }
-
-    /// What is found, or else the lead of a flight, unless there is one already.
-    #[inline(always)]
-    pub(crate) fn find_or_lead<Q, R>(
-        &self,
-        hash: u64,
-        key: &Q,
-        find: impl FnOnce(&X) -> Option<R>,
-    ) -> Result<Option<Lead<'_, K, V, E, X>>, R>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let begun = self.0.table.find_or_begin(hash, key, find)?;
-        Ok(begun.map(|begun| self.lead(begun)))
-    }
-
-    /// As [`run`](Group::run), with a load that knows its place and what was kept when it got that, and which is told when it
-    /// is over whether it was forgotten. There may turn out to be nothing to load.
-    pub(crate) fn run_placed<R, F, L>(
-        &self,
-        hash: u64,
-        key: K,
-        look: impl FnOnce(&X, u64, &K) -> R,
-        begin: L,
-    ) -> Flight<V, E>
-    where
-        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
-        L: FnOnce(Place, R) -> Result<F, F::Output>,
-    {
-        match self.lead_placed(hash, key, look) {
-            Ok((lead, seen)) => {
-                let place = lead.place();
-                lead.run(|| begin(place, seen))
-            }
-            Err(flight) => flight,
-        }
-    }
-
-    /// As [`run_placed`](Group::run_placed), but only if nobody loads the key.
-    pub(crate) fn run_if_idle<R, F, L>(
-        &self,
-        key: K,
-        look: impl FnOnce(&X, u64, &K) -> R,
-        begin: L,
-    ) -> Option<Flight<V, E>>
-    where
-        F: Future<Output: Into<Ending<V, E>> + Settle<X>> + Send + 'static,
-        L: FnOnce(Place, R) -> Result<F, F::Output>,
-    {
-        let (begun, seen) = self.begin_if_idle(key, look)?;
-        let place = begun.place;
-        Some(self.lead(begun).run(|| begin(place, seen)))
-    }
-
-    fn begin_if_idle<R>(&self, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Option<(Begun, R)> {
-        let hash = self.hash(&key);
-        let mut shard = self.0.table.shard(hash);
-        if shard.air().find(hash, &key).is_some() {
-            // The lock is not held when the key is dropped, which may do anything.
-            drop(shard);
-            return None;
-        }
-        let seen = look(&shard.kept, hash, &key);
-        Some((shard.air().begin(hash, key), seen))
-    }
-
-    /// The hash of a key, for whoever asks more than once.
-    #[inline(always)]
-    pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.0.hasher.hash_one(key)
-    }
-
-    /// Reads what is kept for the key with this hash. As with all that follow, this must be short, and must not come back here.
-    #[inline(always)]
-    pub(crate) fn read<R>(&self, hash: u64, read: impl FnOnce(&X) -> R) -> R {
-        self.0.table.read(hash, read)
-    }
-
-    /// As [`read`](Group::read), if somebody has read since it was changed.
-    #[inline(always)]
-    pub(crate) fn find_again<R>(&self, hash: u64, find: impl FnOnce(&X) -> Option<R>) -> Option<R> {
-        self.0.table.find_again(hash, find)
-    }
-
-    /// Reads what is kept in one of the parts.
-    pub(crate) fn read_nth<R>(&self, part: usize, read: impl FnOnce(&X) -> R) -> Option<R> {
-        self.0.table.read_nth(part, read)
-    }
-
-    /// Changes what is kept for the key with this hash.
-    pub(crate) fn write<R>(&self, hash: u64, write: impl FnOnce(&mut X) -> R) -> R {
-        write(&mut self.0.table.shard(hash).kept)
-    }
-
-    /// Whether anybody waits for this flight beside whoever began it.
-    pub(crate) fn is_shared(&self, place: Place) -> bool {
-        let mut shard = self.0.table.shard(place.hash);
-        shard.air().seat(place).is_some_and(|seat| matches!(seat, Seat::Shared(shared) if shared.followers() > 0))
-    }
-
-    /// As [`write`](Group::write), unless the flight was forgotten, and so that it cannot be forgotten meanwhile.
-    pub(crate) fn unless_forgotten<R>(&self, place: Place, write: impl FnOnce(&mut X) -> R) -> Option<R> {
-        let mut shard = self.0.table.shard(place.hash);
-        shard.air().is_findable(place).then(|| write(&mut shard.kept))
-    }
-
-    /// As [`write`](Group::write) and, at the same moment, [`forget`](Group::forget).
-    pub(crate) fn forget_and<Q, R>(&self, key: &Q, write: impl FnOnce(u64, &mut X) -> R) -> R
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hash(key);
-        let mut shard = self.0.table.shard(hash);
-        shard.air().forget(hash, key);
-        write(hash, &mut shard.kept)
-    }
-
-    /// Forgets all keys, and changes what is kept for them at the same moment, part by part. What comes of a part is dropped
-    /// without its lock.
-    pub(crate) fn forget_all_and<R>(&self, mut write: impl FnMut(&mut X) -> R) {
-        for mut shard in self.0.table.shards() {
-            shard.air().forget_all();
-            let gone = write(&mut shard.kept);
-            drop(shard);
-            drop(gone);
-        }
+        self.0.shard(hash).forget(hash, key)
     }
 
     /// How much was shared.
     pub fn stats(&self) -> Stats {
-        self.0.table.shards().map(|mut shard| shard.air().stats()).sum()
+        self.0.shards.iter().map(|shard| shard.0.lock().stats()).sum()
     }
 
-    #[inline]
-    fn lead(&self, begun: Begun) -> Lead<'_, K, V, E, X> {
-        self.0.env.tell(&Event::Load);
-        Lead::new(&self.0, begun)
+    /// The lead of a new load, or a place among the followers of the one in progress; then the key comes back.
+    #[inline(always)]
+    fn lead(&self, key: K) -> Result<Lead<'_, Inner<K, V, E>>, (Flight<V, E>, K)> {
+        let hash = self.0.hasher.hash_one(&key);
+        match follow(&self.0, self.0.shard(hash), hash, &key) {
+            Ok(flight) => Err((flight, key)),
+            Err(shard) => {
+                let lead = Lead::begin(&self.0, shard, hash, key);
+                self.0.settings.env.tell(&Event::Load);
+                Ok(lead)
+            }
+        }
     }
 }
 
-impl<K, V, E, X> Inner<K, V, E, X>
+impl<K, V, E> Home for Inner<K, V, E>
 where
     K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
-    X: Send + Sync + 'static,
 {
-    fn id(&self, place: Place) -> FlightId {
-        FlightId { group: std::ptr::from_ref(self).addr(), number: place.number }
-    }
+    type Key = K;
+    type Value = V;
+    type Error = E;
+    type Shard = Loads<K, V, E>;
 
-    /// A flight to lead, or a seat in one that is under way.
     #[inline(always)]
-    fn board<R>(&self, hash: u64, key: K, look: impl FnOnce(&X, u64, &K) -> R) -> Result<(Begun, R), Flight<V, E>> {
-        loop {
-            let mut shard = self.table.shard(hash);
-            let Some((place, seat)) = shard.air().find(hash, &key) else {
-                let seen = look(&shard.kept, hash, &key);
-                return Ok((shard.air().begin(hash, key), seen));
-            };
-            let shared = Arc::clone(seat.share(|| self.shared(place)));
-            // The lock is not held when the key is dropped, which may do anything.
-            match self.join(&shared, shard) {
-                Joining::Aboard { at } => return Err(Flight::aboard(shared, Joined { led: false, at })),
-                Joining::Overloaded => {
-                    self.env.tell(&Event::Refusal);
-                    return Err(Flight::refused(FlightError::Overloaded));
-                }
-                Joining::Reentrant => return Err(Flight::refused(FlightError::Reentrant)),
-                Joining::Gone => {}
-            }
-        }
+    fn settings(&self) -> &Settings {
+        &self.settings
     }
 
-    fn join(&self, shared: &Shared<V, E>, mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>) -> Joining {
-        if nest::is_inside(self.id(shared.place)) {
-            return Joining::Reentrant;
-        }
-        match shared.join(self.max_followers) {
-            Ok(()) => {
-                shard.air().tally.joins += 1;
-                drop(shard);
-                Joining::Aboard { at: self.env.coarse() }
-            }
-            Err(Closed::Full) => {
-                shard.air().tally.overloaded += 1;
-                Joining::Overloaded
-            }
-            // Its last caller has just left and is about to take it out.
-            Err(Closed::Dead) => {
-                shard.air().hide(shared.place);
-                Joining::Gone
-            }
-        }
-    }
-
-    fn shared(&self, place: Place) -> Shared<V, E> {
-        Shared::new(self.env.clone(), place, self.home.clone())
-    }
-
-    /// The load of a flight has ended: settles it, takes it out of the table, unless it lingers there, and gives what is shared
-    /// of it.
     #[inline(always)]
-    fn ended(
-        &self,
-        place: Place,
-        spare: Option<Spare>,
-        settle: impl FnOnce(&mut Shard<K, V, E, X>),
-    ) -> Option<Arc<Shared<V, E>>> {
-        let mut shard = self.table.shard(place.hash);
-        settle(&mut shard);
-        let unneeded = shard.air().keep(spare);
-        if let Some(key) = shard.air().remove_lonely(place) {
-            drop(shard);
-            drop((key, unneeded));
-            return None;
-        }
-        self.ended_in_company(shard, place)
-    }
-
-    /// A flight has left the table; gives what is shared of it. To be called without the lock: the key is dropped.
-    fn left(&self, Removed { key, shared }: Removed<K, V, E>) -> Option<Arc<Shared<V, E>>> {
-        drop(key);
-        let followers = shared.as_ref().map_or(0, |shared| shared.followers());
-        if followers > 0 {
-            self.env.tell(&Event::FlightShared { followers });
-        }
-        shared
-    }
-
-    #[inline(never)]
-    fn ended_in_company(
-        &self,
-        mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>,
-        place: Place,
-    ) -> Option<Arc<Shared<V, E>>> {
-        let ended = shard.air().remove_unless_landed(place);
-        drop(shard);
-        match ended? {
-            Ended::Removed(removed) => self.left(removed),
-            Ended::Lingers(shared) => Some(shared),
-        }
+    fn shard(&self, hash: u64) -> impl DerefMut<Target = Loads<K, V, E>> {
+        self.shards[part_of(hash, self.shards.len())].0.lock()
     }
 }
 
-impl<K, V, E, X> Home for Inner<K, V, E, X>
-where
-    K: Hash + Eq + Send + 'static,
-    V: Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-    X: Send + Sync + 'static,
-{
-    fn remove(&self, place: Place, why: Removal) {
-        let mut shard = self.table.shard(place.hash);
-        let Some(removed) = shard.air().remove(place) else { return };
-        shard.air().tally.abandoned += u64::from(why == Removal::GivenUp);
-        drop(shard);
-        drop(self.left(removed));
-    }
-
-    fn abandon(&self) -> Abandon {
-        self.abandon
-    }
-
-    fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool {
-        let mut shard = self.table.shard(place.hash);
-        let known = shard.air().is_findable(place);
-        if known {
-            act();
-        }
-        known
-    }
-}
-
-impl<K, V, E, X> Clone for Group<K, V, E, X> {
+impl<K, V, E> Clone for Group<K, V, E> {
     fn clone(&self) -> Self {
         Group(Arc::clone(&self.0))
     }
 }
 
-impl<K, V, E, X> fmt::Debug for Group<K, V, E, X> {
+impl<K, V, E> fmt::Debug for Group<K, V, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { abandon, max_followers, .. } = &*self.0;
+        let Settings { abandon, max_followers, .. } = &self.0.settings;
         f.debug_struct("Group").field("abandon", abandon).field("max_followers", max_followers).finish_non_exhaustive()
     }
 }

@@ -63,6 +63,7 @@ pub mod hedge;
 pub mod histogram;
 #[cfg(feature = "http")]
 pub mod http;
+mod inflight;
 mod join;
 mod keyed;
 #[cfg(feature = "tower")]

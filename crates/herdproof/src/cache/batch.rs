@@ -17,22 +17,22 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use super::{
-    Cache, Due, Inner, Sight,
+    Cache, Inner,
+    call::{Call, Spanned, Started, spanned},
+    fill::Loaded,
     get::Get,
-    load::{Errand, Loaded, Purpose, Ran},
+    load::{Answer, Begun, Job, Purpose},
+    lookup::{Due, Lookup},
     outcome::{GetError, Got, Load},
-    stats::count,
-    trip::Begun,
 };
 use crate::{
     env::{MapHasher, Tick},
     event::Event,
-    flight::{Ticket, Ticketed},
     gate::Span,
+    inflight::{Chain, OwnedLead},
     sync::wait,
 };
 
@@ -58,16 +58,10 @@ pub struct GetMany<K, V: Clone + Send + Sync + 'static, E: Send + Sync + 'static
     batch: Batch<K, V, E>,
 }
 
-/// One load of many.
-struct Trip {
-    purpose: Purpose,
-    timeout: Duration,
-}
-
 /// One key of a load of many.
 struct Part<K, V: Clone, E> {
-    errand: Errand<K, V, E>,
-    ticket: Ticket<Loaded<V, E>, Infallible>,
+    job: Job<K, V, E>,
+    lead: OwnedLead<Loaded<V, E>, Infallible>,
 }
 
 impl<K, V, E> Cache<K, V, E>
@@ -112,7 +106,7 @@ where
         T: Into<Load<V>> + 'static,
     {
         let cache = &self.0;
-        let now = cache.env.now();
+        let now = cache.env().now();
         let mut parts = Vec::new();
         let mut seen = HashSet::with_capacity_and_hasher(keys.len(), cache.places.clone());
         let asked = keys.iter().filter(|key| seen.insert(*key));
@@ -132,49 +126,48 @@ where
 {
     /// One key's question. If it is for this batch to load it, it becomes one of its parts.
     fn ask(self: &Arc<Self>, key: &K, now: Tick, parts: &mut Vec<Part<K, V, E>>) -> Get<V, E> {
-        let found = self.engine.get(self.engine.hash(key), key);
-        match found.map_or(Sight::Missing(None), |entry| self.see(key, entry, now)) {
-            Sight::Known(get) => get,
-            Sight::Again { got, key, policy, due } => {
-                if let Some(ticket) = self.engine.loads.ticket_if_idle(key.clone()) {
-                    match self.left_to_do(&key, self.engine.peek(&key), policy.as_deref(), due) {
-                        Err(loaded) => ticket.land(loaded),
-                        Ok(prior) => {
-                            let errand = self.errand(key, ticket.place(), policy, Purpose::Refresh, now, prior).owned();
-                            parts.push(Part { errand, ticket });
-                        }
-                    }
+        let hash = self.engine.hash(key);
+        let found = self.engine.get(hash, key);
+        match found.map_or(Lookup::Load(None), |found| self.decide(key, found, now)) {
+            Lookup::Known(get) => get,
+            Lookup::Refresh(got, due) => {
+                let policy = self.own_policy(key);
+                if let Some((mut lead, prior)) = self.begin_refresh(hash, key, policy.as_deref(), due) {
+                    let job = self.job(key.clone(), lead.place(), policy, Purpose::Refresh, now, prior);
+                    parts.push(Part { job, lead: lead.own() });
                 }
                 Get::hit(got)
             }
-            Sight::Missing(fallback) => {
-                self.count_miss();
+            Lookup::Load(fallback) => {
                 let policy = self.own_policy(key);
-                let patience = self.policy(policy.as_deref()).patience.map(|patience| now + patience);
-                let flight = match self.engine.loads.ticket(key.clone()) {
-                    Ticketed::Joined(flight) => {
-                        self.joined(&flight);
+                let patience = self.patience(policy.as_deref(), now);
+                let flight = match self.begin(hash, key, policy.as_deref(), Due::now(now)) {
+                    Begun::Known(found) => match self.decide(key, found, now) {
+                        Lookup::Known(get) => return get,
+                        Lookup::Refresh(got, _) => return Get::hit(got),
+                        // One of its tags was expired a moment ago.
+                        Lookup::Load(_) => return self.ask(key, now, parts),
+                    },
+                    Begun::Follow(flight) => {
+                        self.count_miss();
+                        self.count_join(&flight);
                         flight
                     }
-                    Ticketed::Led(ticket, flight) => {
-                        let due = Due { look_at: now, seen: now };
-                        match self.left_to_do(key, self.engine.peek(key), policy.as_deref(), due) {
-                            Err(loaded) => ticket.land(loaded),
-                            Ok(prior) => {
-                                let errand =
-                                    self.errand(key.clone(), ticket.place(), policy, Purpose::Miss, now, prior);
-                                parts.push(Part { errand: errand.owned(), ticket });
-                            }
-                        }
+                    Begun::Lead(mut lead, prior) => {
+                        self.count_miss();
+                        let job = self.job(key.clone(), lead.place(), policy, Purpose::Miss, now, prior);
+                        let lead = lead.own();
+                        let flight = lead.follow();
+                        parts.push(Part { job, lead });
                         flight
                     }
                 };
-                Get::waiting(&self.env, flight, fallback, patience)
+                Get::waiting(self.env(), flight, fallback, patience)
             }
         }
     }
 
-    /// Loads all these with one load: polled once in place, and only if it is not ready then, run on its own.
+    /// Loads all these with one load: polled once in place, and only if it is not ready then, run as a task.
     fn carry<F, L, B, T>(self: &Arc<Self>, parts: Vec<Part<K, V, E>>, asked: Tick, load: L)
     where
         F: Future<Output = Result<B, E>> + Send + 'static,
@@ -182,69 +175,73 @@ where
         B: IntoIterator<Item = (K, T)> + 'static,
         T: Into<Load<V>> + 'static,
     {
-        let inside = Ticket::inside_of(parts.iter().map(|part| &part.ticket));
+        let chain = Chain::around(parts.iter().map(|part| part.lead.id()));
         let cache = Arc::clone(self);
         if let Some(second) = &self.second {
-            self.set_out(inside.run(cache.carry_through(Arc::clone(second), parts, load)));
+            self.set_out(chain.run(cache.carry_through(Arc::clone(second), parts, load)));
             return;
         }
-        let trip = self.trip(parts.iter().map(|part| &part.errand));
-        let keys = parts.iter().map(|part| part.errand.key.clone()).collect();
-        let load = Begun::by(|| load(keys));
-        let places: Vec<_> = parts.iter().map(|part| part.errand.place).collect();
-        self.set_out(inside.run(async move {
-            let (ran, span) = cache.admit(trip.purpose, asked, trip.timeout, &places, load).await;
-            cache.deliver(parts, ran, span);
+        let keys = parts.iter().map(|part| part.job.key.clone()).collect();
+        let call = self.call_of(parts.iter().map(|part| &part.job), asked, Started::by(|| load(keys)));
+        let places: Vec<_> = parts.iter().map(|part| part.job.place).collect();
+        self.set_out(chain.run(async move {
+            let (answer, span) = cache.call(&places, call).await;
+            cache.deliver(parts, answer, span);
         }));
     }
 
     fn set_out(&self, carried: impl Future<Output = ()> + Send + 'static) {
         let mut carried = Box::pin(carried);
         if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.env.spawn_named("cache batch", carried).detach();
+            self.env().spawn_named("cache batch", carried).detach();
         }
     }
 
-    /// One load begins, for all of these.
-    fn trip<'a>(&self, errands: impl Iterator<Item = &'a Errand<K, V, E>> + Clone) -> Trip
+    /// One call of the origin begins, for all of these.
+    fn call_of<'a, F>(
+        &self,
+        jobs: impl Iterator<Item = &'a Job<K, V, E>> + Clone,
+        asked: Tick,
+        load: F,
+    ) -> Call<Spanned<F>>
     where
         K: 'a,
         V: 'a,
         E: 'a,
     {
-        let awaited = errands.clone().any(|errand| errand.purpose == Purpose::Miss);
+        let awaited = jobs.clone().any(|job| job.purpose == Purpose::Miss);
         let purpose = if awaited { Purpose::Miss } else { Purpose::Refresh };
-        self.env.tell(&Event::Load);
+        self.env().tell(&Event::Load);
         if purpose == Purpose::Refresh {
-            count(&self.tally.refreshes);
-            self.env.tell(&Event::Refresh);
+            self.count_refresh();
         }
-        Trip { purpose, timeout: errands.map(|errand| errand.policy().load_timeout).min().unwrap_or_default() }
+        let timeout = jobs.map(|job| job.policy(self).load_timeout).min().unwrap_or_default();
+        Call::new(purpose, asked, timeout, spanned(load))
     }
 
     /// Gives each its part.
-    fn deliver<B, T>(&self, parts: Vec<Part<K, V, E>>, ran: Ran<B, E>, span: Span)
+    fn deliver<B, T>(&self, parts: Vec<Part<K, V, E>>, answer: Answer<B, E>, span: Span)
     where
         B: IntoIterator<Item = (K, T)>,
         T: Into<Load<V>>,
     {
-        let shares = self.share_out(parts.iter().map(|part| &part.errand.key), ran);
-        for (Part { errand, ticket }, ran) in parts.into_iter().zip(shares) {
-            let loaded = errand.end(ran, span).fill(&errand);
-            ticket.land(loaded);
+        let answers = self.share_out(parts.iter().map(|part| &part.job.key), answer);
+        for (Part { job, lead }, answer) in parts.into_iter().zip(answers) {
+            let outcome = self.outcome(&job, answer, span);
+            lead.land(self.fill(job, outcome));
         }
     }
 
-    /// What one load means for each of these keys.
-    fn share_out<'a, B, T>(&self, keys: impl Iterator<Item = &'a K>, ran: Ran<B, E>) -> Vec<Ran<Load<V>, E>>
+    /// What one answer means for each of these keys.
+    fn share_out<'a, B, T>(&self, keys: impl Iterator<Item = &'a K>, answer: Answer<B, E>) -> Vec<Answer<Load<V>, E>>
     where
         B: IntoIterator<Item = (K, T)>,
         T: Into<Load<V>>,
         K: 'a,
     {
         let mut found: HashMap<K, T, MapHasher> = HashMap::with_hasher(self.places.clone());
-        let ran = ran.map(|pairs| found.extend(pairs));
-        keys.map(|key| ran.clone().map(|()| found.remove(key).map_or(Load::Absent(None), Into::into))).collect()
+        let answer = answer.map(|pairs| found.extend(pairs));
+        keys.map(|key| answer.clone().map(|()| found.remove(key).map_or(Load::Absent(None), Into::into))).collect()
     }
 }
 

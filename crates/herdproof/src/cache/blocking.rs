@@ -38,7 +38,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> Result<V, E> + Send + 'static,
     {
-        let env = &self.0.env;
+        let env = self.0.env();
         let got = self.get(key, || run(env.clone(), load)).wait()?;
         if got.source != Source::Stale {
             return Ok(got);

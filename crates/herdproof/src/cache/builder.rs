@@ -15,16 +15,16 @@ use super::{
     hot::Sketch,
     news,
     policy::Policy,
+    s3_fifo::Weigh,
     second::{Attached, Link, Second, Tiered},
-    shelf::Weigh,
     stats::Tally,
     sweep,
     tags::Tags,
 };
 use crate::{
     env::Env,
-    flight::{Abandon, Group},
     gate::Gate,
+    inflight::{Abandon, Settings},
     tier::Tier,
 };
 
@@ -133,7 +133,6 @@ where
         let CacheBuilder { env, size, weigh, policy, policies, limit, tier, max_followers, sweep, hot } = self;
         // A load goes on without its callers, for as long as it may take; it has its own timeout.
         let abandon = Abandon::Finish { within: Duration::from_secs(24 * 3600) };
-        let loads = Group::builder(&env).abandon(abandon).max_followers(max_followers);
         let cache = Arc::new(Inner {
             rng: env.rng("cache"),
             lives: env.rng("cache/lives"),
@@ -141,7 +140,7 @@ where
             terms: Terms::of(&policy),
             policy,
             policies,
-            engine: Engine::new(&env, size, weigh, loads),
+            engine: Engine::new(&env, size, weigh),
             tags: Tags::new(&env),
             limit,
             queued: Arc::default(),
@@ -149,7 +148,7 @@ where
             attached: OnceLock::new(),
             tally: Tally::new(),
             hot: hot.map(Sketch::new),
-            env: env.clone(),
+            settings: Settings::new(env.clone(), abandon, max_followers),
         });
         if let Some(second) = &cache.second {
             let (weak, smear) = (Arc::downgrade(&cache), second.link.smear);
@@ -171,7 +170,7 @@ where
     pub fn builder(env: &Env) -> CacheBuilder<K, V> {
         CacheBuilder {
             env: env.clone(),
-            size: Size { entries: 10_000, weight: 10_000, shelves: 16 },
+            size: Size { entries: 10_000, weight: 10_000, shards: 16 },
             weigh: None,
             policy: Policy::default(),
             policies: None,

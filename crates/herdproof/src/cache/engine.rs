@@ -1,41 +1,62 @@
-//! Where entries are, and loads of them on their way: a fast, weighted, scan-resistant map that knows nothing of time.
+//! The shards of a cache: entries, and the loads of them in progress under the same lock.
 //!
-//! Expiry is not its business, because an entry past its time may still be wanted. It is made of [shelves](super::shelf), so
-//! that many can be at it at once. The lock of a shelf is that of the loads of its keys too: whoever begins a load sees under
-//! it what is there, and what was loaded is put in under it when the load ends. So nobody loads what is there already, and
-//! nothing comes between a change of an entry and the end of the loads that it makes out of date.
+//! A leader sees under that lock what is there when its load begins, and what was loaded is put in under it when the load
+//! ends. So nobody loads what is there already, and nothing comes between a change of an entry and the end of the loads that
+//! it makes out of date. Expiry is not decided here, because an entry past its time may still be wanted.
 
 use std::{borrow::Borrow, convert::Infallible, hash::Hash, iter};
 
+use parking_lot::Mutex;
+
 use super::{
-    entry::Entry,
-    load::Loaded,
-    shelf::{Gone, Scales, Shelf, Weigh},
+    entry::{Entry, Life},
+    fill::Loaded,
+    s3_fifo::{Gone, S3Fifo, Scales, State, Weigh},
 };
 use crate::{
-    env::Env,
-    flight::{Group, GroupBuilder, Lead},
+    env::{Env, Tick, part_of},
+    inflight::{HasLoads, Loads},
+    read_mostly::ReadMostly,
+    sync::RwLockWriteGuard,
 };
 
-/// How many entries a shelf is for, if they are not weighed: two thirds of its table. In one that is fuller, most of those
-/// that go leave a gap that no other can take, and it has to be laid out anew all the time. That is also what takes longest,
-/// and so it takes as long in a large cache as in a small one.
+/// How many entries a shard is for, if they are not weighed: two thirds of its table. In a fuller one, most removals leave a
+/// tombstone, and the table is rehashed all the time. A rehash is also what holds a shard's lock longest, so it takes as long
+/// in a large cache as in a small one.
 const FULL: usize = 5600;
-/// A shelf for fewer would be uneven.
+/// A shard for fewer would be uneven.
 const FEW: usize = 32;
-/// More shelves than this would take much memory in a cache that has no bound in practice.
-const SHELVES: usize = 4096;
-
-/// Loads on their way, with the shelves that their keys belong to.
-type Loads<K, V, E> = Group<K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
-/// A load that is to begin.
-pub(super) type Leading<'a, K, V, E> = Lead<'a, K, Loaded<V, E>, Infallible, Shelf<K, V, E>>;
-/// An entry, or the lead of a load, unless there is one.
-type EntryOrLead<'a, K, V, E> = Result<Option<Leading<'a, K, V, E>>, Entry<V, E>>;
+/// More shards than this would take much memory in a cache that has no bound in practice.
+const MOST_SHARDS: usize = 4096;
 
 pub(super) struct Engine<K, V, E> {
-    pub(super) loads: Loads<K, V, E>,
+    shards: Box<[Padded<ReadMostly<Shard<K, V, E>>>]>,
     pub(super) scales: Scales<K, V>,
+}
+
+/// Keeps neighbours off each other's cache lines.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+// In this order, because the entries are read at every hit: so they are next to the lock.
+#[repr(C)]
+pub(super) struct Shard<K, V, E> {
+    pub(super) entries: S3Fifo<K, V, E>,
+    /// Never locked: only who has the shard to write gets at it, so it may hold what is not `Sync`.
+    loads: Mutex<Loads<K, Loaded<V, E>, Infallible>>,
+}
+
+impl<K, V, E> HasLoads<K, Loaded<V, E>, Infallible> for Shard<K, V, E> {
+    #[inline(always)]
+    fn loads(&mut self) -> &mut Loads<K, Loaded<V, E>, Infallible> {
+        self.loads.get_mut()
+    }
+}
+
+/// An entry as a look-up finds it.
+pub(super) struct Found<V, E> {
+    pub(super) entry: Entry<V, E>,
+    pub(super) state: State,
 }
 
 /// How large an engine is.
@@ -45,8 +66,8 @@ pub(super) struct Size {
     pub(super) entries: usize,
     /// What they may weigh together; their number, if they are not weighed.
     pub(super) weight: u64,
-    /// Of how many shelves it is made at least, unless they would have too few entries each.
-    pub(super) shelves: usize,
+    /// How many shards there are at least, unless they would have too few entries each.
+    pub(super) shards: usize,
 }
 
 impl<K, V, E> Engine<K, V, E>
@@ -55,120 +76,140 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    pub(super) fn new(env: &Env, size: Size, weigh: Option<Weigh<K, V>>, loads: GroupBuilder) -> Engine<K, V, E> {
-        let Size { entries, weight, shelves } = size;
-        // What is weighed may be heavy: with many shelves less would fit into each.
-        let most = if weigh.is_some() { shelves } else { shelves.max(entries.div_ceil(FULL)).min(SHELVES) };
-        let shelves = most.min(entries / FEW).max(1);
-        let room = weight.max(1).div_ceil(shelves as u64);
-        let hasher = env.hasher("cache");
+    pub(super) fn new(env: &Env, size: Size, weigh: Option<Weigh<K, V>>) -> Engine<K, V, E> {
+        let Size { entries, weight, shards } = size;
+        // What is weighed may be heavy: with many shards less would fit into each.
+        let most = if weigh.is_some() { shards } else { shards.max(entries.div_ceil(FULL)).min(MOST_SHARDS) };
+        let shards = most.min(entries / FEW).max(1) as u64;
+        let room = weight.max(1).div_ceil(shards);
+        let shard = |shard| Shard { entries: S3Fifo::new(room), loads: Mutex::new(Loads::new(shard, shards)) };
         Engine {
-            loads: loads.build_keeping(hasher.clone(), shelves, || Shelf::new(room)),
-            scales: Scales { hasher, weigh },
+            shards: (0..shards).map(|index| Padded(ReadMostly::new(shard(index)))).collect(),
+            scales: Scales { hasher: env.hasher("cache"), weigh },
         }
     }
 
     #[inline(always)]
     pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.loads.hash(key)
+        self.scales.hash(key)
     }
 
-    /// The entry of a key with this hash.
     #[inline(always)]
-    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<Entry<V, E>>
+    fn locked(&self, hash: u64) -> &ReadMostly<Shard<K, V, E>> {
+        &self.shards[part_of(hash, self.shards.len())].0
+    }
+
+    /// The shard of the keys with this hash, to write.
+    #[inline(always)]
+    pub(super) fn shard(&self, hash: u64) -> RwLockWriteGuard<'_, Shard<K, V, E>> {
+        self.locked(hash).write()
+    }
+
+    /// The entry of a key with this hash; a use of it.
+    #[inline(always)]
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<Found<V, E>>
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Eq + ?Sized,
     {
-        self.loads.read(hash, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
+        self.locked(hash).read(|shard| shard.get(hash, key))
     }
 
-    /// As [`get`](Engine::get), but it may not find what is there, if whoever came last has changed something.
+    /// As [`get`](Engine::get) if the shard was read since it was written. Else nothing is found: the next to look may well have
+    /// to write too, and then looks under that lock.
     #[inline(always)]
-    pub(super) fn get_again<Q>(&self, hash: u64, key: &Q) -> Option<Entry<V, E>>
+    pub(super) fn get_again<Q>(&self, hash: u64, key: &Q) -> Option<Found<V, E>>
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Eq + ?Sized,
     {
-        self.loads.find_again(hash, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
+        self.locked(hash).find_again(|shard| shard.get(hash, key))
     }
 
-    /// The entry of a key with this hash, or else the lead of a load of it, unless there is one already.
+    /// The shard has been locked to write, and was only read.
     #[inline(always)]
-    pub(super) fn get_or_lead<Q>(&self, hash: u64, key: &Q) -> EntryOrLead<'_, K, V, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.loads.find_or_lead(hash, key, |shelf| {
-            let found = shelf.get(hash, |other| other.borrow() == key).cloned();
-            if found.is_none() {
-                shelf.will_put(hash);
-            }
-            found
-        })
+    pub(super) fn was_read(&self, hash: u64) {
+        self.locked(hash).was_read();
     }
 
-    /// Without counting as a use.
+    /// Not as a use.
     pub(super) fn peek<Q>(&self, key: &Q) -> Option<Entry<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        self.loads.read(hash, |shelf| shelf.peek(hash, |other| other.borrow() == key).cloned())
+        self.locked(hash).read(|shard| shard.entries.peek(hash, |other| other.borrow() == key).cloned())
     }
 
-    /// Puts an entry in. A load of it that is under way fills nothing.
+    /// Claims the refresh of an entry; see [`S3Fifo::claim`].
+    pub(super) fn claim<Q>(&self, hash: u64, key: &Q, now: Tick, until: Tick) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.locked(hash).read(|shard| shard.entries.claim(hash, |other| other.borrow() == key, now, until))
+    }
+
+    /// Puts an entry in. A load of it that is in progress fills nothing.
     pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Gone<K, V, E> {
-        // Kept until the lock is not held any more, because to drop it may do anything.
-        let sought = key.clone();
-        let mut gone = Gone::default();
-        self.loads.forget_and(&sought, |hash, shelf| shelf.put(hash, key, entry, &self.scales, &mut gone));
+        let (hash, mut gone) = (self.hash(&key), Gone::default());
+        let mut shard = self.shard(hash);
+        shard.loads().forget(hash, &key);
+        shard.entries.put(hash, key, entry, &self.scales, &mut gone);
+        drop(shard);
         gone
     }
 
-    /// Takes an entry away. A load of it that is under way fills nothing.
+    /// Removes an entry. A load of it that is in progress fills nothing.
     pub(super) fn remove<Q>(&self, key: &Q) -> Option<(K, Entry<V, E>)>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.loads
-            .forget_and(key, |hash, shelf| shelf.remove_if(hash, |other| other.borrow() == key, |_| true, &self.scales))
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash);
+        shard.loads().forget(hash, key);
+        shard.entries.remove_if(hash, |other| other.borrow() == key, |_| true, &self.scales)
     }
 
-    /// Takes an entry away because it is of no more use. Loads of it are not concerned.
+    /// Removes an entry because it is of no more use. Loads of it are not concerned.
     pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<(K, Entry<V, E>)> {
         let hash = self.hash(key);
-        self.loads.write(hash, |shelf| shelf.remove_if(hash, |other| other == key, may, &self.scales))
+        self.shard(hash).entries.remove_if(hash, |other| other == key, may, &self.scales)
     }
 
-    /// Changes an entry that is there, and which nobody changes meanwhile; but not what it weighs.
+    /// Changes an entry that is there, but not its weight.
     pub(super) fn update(&self, key: &K, change: impl FnOnce(&mut Entry<V, E>)) {
         let hash = self.hash(key);
-        self.loads.write(hash, |shelf| shelf.update(hash, key, change));
+        self.shard(hash).entries.update(hash, key, change);
     }
 
-    /// Takes all entries away. Loads that are under way fill nothing.
+    /// Removes all entries. Loads that are in progress fill nothing.
     pub(super) fn clear(&self) {
-        self.loads.forget_all_and(Shelf::clear);
+        for shard in &self.shards {
+            let mut shard = shard.0.write();
+            shard.loads().forget_all();
+            let gone = shard.entries.clear();
+            drop(shard);
+            drop(gone);
+        }
     }
 
-    /// All entries, each looked up by itself: no lock is held from one to the next. Those that are there all the while come at
-    /// least once.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (K, Entry<V, E>)> {
+    /// The keys and times of all entries, each looked up by itself: no lock is held from one to the next. Those that are there
+    /// all the while come at least once.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (K, Life)> {
         let (mut part, mut bucket, mut layout) = (0, 0, None);
         iter::from_fn(move || {
             loop {
-                let next = self.loads.read_nth(part, |shelf| {
-                    if layout != Some(shelf.layout()) {
-                        (bucket, layout) = (0, Some(shelf.layout()));
+                let next = self.shards.get(part)?.0.read(|Shard { entries, .. }| {
+                    if layout != Some(entries.layout()) {
+                        (bucket, layout) = (0, Some(entries.layout()));
                     }
-                    let (next, key, entry) = shelf.next_from(bucket)?;
+                    let (next, key, entry) = entries.next_from(bucket)?;
                     bucket = next;
-                    Some((key.clone(), entry.clone()))
-                })?;
+                    Some((key.clone(), entry.life()))
+                });
                 if next.is_some() {
                     return next;
                 }
@@ -178,20 +219,38 @@ where
     }
 
     pub(super) fn len(&self) -> usize {
-        self.each(Shelf::len).sum()
+        self.each(S3Fifo::len).sum()
     }
 
     pub(super) fn weighs(&self) -> u64 {
-        self.each(Shelf::weight).sum()
+        self.each(S3Fifo::weight).sum()
     }
 
-    /// How many entries had to make room so far.
+    /// How many entries were evicted so far.
     pub(super) fn evicted(&self) -> u64 {
-        self.each(Shelf::evicted).sum()
+        self.each(S3Fifo::evicted).sum()
     }
 
-    fn each<R>(&self, read: impl Fn(&Shelf<K, V, E>) -> R) -> impl Iterator<Item = R> {
-        (0..).map_while(move |part| self.loads.read_nth(part, &read))
+    /// How many loads are in progress.
+    #[cfg(test)]
+    pub(super) fn in_progress(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.0.write().loads().stats().in_air).sum()
+    }
+
+    fn each<R>(&self, read: impl Fn(&S3Fifo<K, V, E>) -> R) -> impl Iterator<Item = R> {
+        self.shards.iter().map(move |shard| shard.0.read(|shard| read(&shard.entries)))
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, E> Shard<K, V, E> {
+    #[inline(always)]
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<Found<V, E>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let (entry, state) = self.entries.get(hash, |other| other.borrow() == key)?;
+        Some(Found { entry: entry.clone(), state })
     }
 }
 
@@ -220,8 +279,8 @@ mod tests {
     #[test]
     fn who_goes_through_all_entries_misses_none_though_the_tables_grow_meanwhile() {
         for seed in 0..20 {
-            let (env, size) = (Sim::new(seed).env(), Size { entries: 6_400, weight: 6_400, shelves: 1 });
-            let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None, Group::builder(&env));
+            let (env, size) = (Sim::new(seed).env(), Size { entries: 6_400, weight: 6_400, shards: 1 });
+            let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None);
             let put = |keys: Range<u64>| keys.for_each(|key| drop(engine.put(key, entry(key))));
             // As full as its table can be, so that many lie behind where they belong, and go back there when it grows.
             put(0..3_580);
@@ -236,14 +295,15 @@ mod tests {
     #[test]
     fn only_the_first_look_after_a_change_is_under_the_lock_that_changes_need() {
         let env = Sim::new(1).env();
-        let size = Size { entries: 100, weight: 100, shelves: 1 };
-        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None, Group::builder(&env));
+        let size = Size { entries: 100, weight: 100, shards: 1 };
+        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None);
         let hash = engine.hash(&1);
         for value in 0..3 {
             drop(engine.put(1, entry(value)));
             assert!(engine.get_again(hash, &1).is_none(), "it looks again, with the other lock");
-            let found = engine.get_or_lead(hash, &1).err().unwrap();
-            assert_eq!(found.value(), Some(&value));
+            let found = engine.shard(hash).get(hash, &1).unwrap();
+            engine.was_read(hash);
+            assert_eq!(found.entry.value(), Some(&value));
             assert!(engine.get_again(hash, &1).is_some());
         }
     }
@@ -251,8 +311,8 @@ mod tests {
     #[test]
     fn nothing_is_left_of_what_was_cleared() {
         let env = Sim::new(1).env();
-        let size = Size { entries: 1_000, weight: 1_000, shelves: 4 };
-        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None, Group::builder(&env));
+        let size = Size { entries: 1_000, weight: 1_000, shards: 4 };
+        let engine: Engine<u64, u64, ()> = Engine::new(&env, size, None);
         (0..1_000).for_each(|key| drop(engine.put(key, entry(key))));
         engine.clear();
         assert_eq!((engine.iter().count(), engine.len(), engine.weighs()), (0, 0, 0));

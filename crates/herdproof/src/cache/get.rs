@@ -10,12 +10,12 @@ use std::{
 };
 
 use super::{
-    load::{Loaded, Way},
+    fill::{Loaded, Way},
     outcome::{GetError, Got, Source},
 };
 use crate::{
     env::{Env, Sleep, Tick},
-    flight::{Flight, FlightError, Landed},
+    inflight::{Flight, FlightError, Landed},
     sync::wait,
 };
 
@@ -95,10 +95,27 @@ where
         })
     }
 
-    /// What comes of a flight that has ended.
+    /// What a load that this caller led and nobody else followed has come to.
+    #[inline(always)]
+    pub(super) fn led(loaded: Loaded<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
+        match loaded {
+            Loaded::Value { value, born, way: Way::Loaded } => Get::hit(Got::new(value, Source::Loaded, born, born)),
+            loaded => Get::resolved(loaded, fallback, env),
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn landed(env: &Env, flight: Flight<Loaded<V, E>, Infallible>, fallback: Option<Got<V>>) -> Get<V, E> {
-        Get::waiting(env, flight, fallback, None)
+    fn resolved(loaded: Loaded<V, E>, fallback: Option<Got<V>>, env: &Env) -> Get<V, E> {
+        resolve(loaded, true, fallback, env).map_or_else(Get::failed, Get::hit)
+    }
+
+    /// Lets the load go on for others.
+    pub(super) fn detach(self) {
+        if let State::Rare(rare) = self.0
+            && let Rare::Waiting(waiting) = *rare
+        {
+            waiting.flight.detach();
+        }
     }
 
     /// Waits for a flight; with something to serve instead, until then at most.
@@ -109,7 +126,7 @@ where
         patience: Option<Tick>,
     ) -> Get<V, E> {
         match flight.at_once() {
-            Ok(landed) => resolve(landed, fallback, env).map_or_else(Get::failed, Get::hit),
+            Ok(landed) => resolve_landed(landed, fallback, env).map_or_else(Get::failed, Get::hit),
             Err(flight) => {
                 let patience = patience.filter(|_| fallback.is_some()).map(|at| env.sleep_until(at));
                 let waiting = Waiting { env: env.clone(), flight, fallback, patience };
@@ -248,7 +265,7 @@ where
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Got<V>, GetError<E>>> {
         // A panic too: what is kept for errors is served then.
         if let Poll::Ready((landed, _)) = self.flight.poll_calmly(cx) {
-            return Poll::Ready(resolve(landed, self.fallback.take(), &self.env));
+            return Poll::Ready(resolve_landed(landed, self.fallback.take(), &self.env));
         }
         let Some(patience) = &mut self.patience else { return Poll::Pending };
         if Pin::new(patience).poll(cx).is_pending() {
@@ -260,39 +277,43 @@ where
 }
 
 /// What a landing is for a caller who has this to fall back on.
-#[inline]
-fn resolve<V, E>(
+fn resolve_landed<V, E>(
     landed: Result<Landed<Loaded<V, E>>, FlightError<Infallible>>,
     fallback: Option<Got<V>>,
     env: &Env,
 ) -> Result<Got<V>, GetError<E>> {
     let error = match landed {
-        Ok(Landed { value: Loaded::Value { value, born, way }, led, .. }) => {
+        Ok(Landed { value, led, .. }) => return resolve(value, led, fallback, env),
+        Err(FlightError::Panicked(panic)) => GetError::Panicked(panic),
+        Err(FlightError::Deadline) => GetError::Deadline,
+        Err(FlightError::Overloaded) => GetError::Overloaded,
+        Err(FlightError::Reentrant) => GetError::Reentrant,
+        Err(FlightError::Abandoned) => GetError::Abandoned,
+        Err(FlightError::Load(never)) => match *never {},
+    };
+    fallback.ok_or(error)
+}
+
+fn resolve<V, E>(loaded: Loaded<V, E>, led: bool, fallback: Option<Got<V>>, env: &Env) -> Result<Got<V>, GetError<E>> {
+    let error = match loaded {
+        Loaded::Value { value, born, way } => {
             let source = match way {
                 // What was loaded for this caller was loaded just now.
                 Way::Loaded if led => return Ok(Got::new(value, Source::Loaded, born, born)),
                 Way::Loaded => Source::Joined,
-                Way::Memory => Source::Memory,
                 Way::Tier => Source::Tier,
                 Way::Stale => Source::Stale,
                 Way::OnError => Source::StaleOnError,
             };
             return Ok(Got::new(value, source, born, env.coarse()));
         }
-        // There is no such thing any more; what was kept is not it.
-        Ok(Landed { value: Loaded::Absent, .. }) => return Err(GetError::Absent),
-        Ok(Landed { value: Loaded::Failed(error), .. }) => GetError::Load(error),
-        Ok(Landed { value: Loaded::Elsewhere(why), .. }) => GetError::Elsewhere(why),
-        Ok(Landed { value: Loaded::TimedOut, .. }) => GetError::TimedOut,
-        Ok(Landed { value: Loaded::Refused(refusal), .. }) => GetError::Refused(refusal),
-        Ok(Landed { value: Loaded::Panicked(panic), .. }) | Err(FlightError::Panicked(panic)) => {
-            GetError::Panicked(panic)
-        }
-        Err(FlightError::Deadline) => GetError::Deadline,
-        Err(FlightError::Overloaded) => GetError::Overloaded,
-        Err(FlightError::Reentrant) => GetError::Reentrant,
-        Err(FlightError::Abandoned) => GetError::Abandoned,
-        Err(FlightError::Load(never)) => match *never {},
+        // Not found any more: what was kept is out of date.
+        Loaded::Absent => return Err(GetError::Absent),
+        Loaded::Failed(error) => GetError::Load(error),
+        Loaded::Elsewhere(why) => GetError::Elsewhere(why),
+        Loaded::TimedOut => GetError::TimedOut,
+        Loaded::Refused(refusal) => GetError::Refused(refusal),
+        Loaded::Panicked(panic) => GetError::Panicked(panic),
     };
     fallback.ok_or(error)
 }

@@ -27,9 +27,9 @@ where
         let Some(cache) = cache.upgrade() else { return };
         match news {
             News::Changed(key) => drop(cache.engine.remove(&key)),
-            News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env.now(), smear),
+            News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env().now(), smear),
             News::Lost => {
-                let from = cache.env.now();
+                let from = cache.env().now();
                 if let Some(second) = &cache.second {
                     // Before any entry is looked at: what is put in from here on sees it under the lock of its shelf.
                     second.lost.store(from.as_nanos(), Relaxed);
@@ -63,7 +63,7 @@ where
         if seen < AT_ONCE {
             return;
         }
-        cache.env.sleep(TURN).await;
+        cache.env().sleep(TURN).await;
     }
 }
 

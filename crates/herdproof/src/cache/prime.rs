@@ -13,11 +13,11 @@ use std::{
 
 use super::{
     Cache,
+    call::Plain,
     entry::Phase,
     get::Get,
     load::Purpose,
     outcome::{GetError, Got, Source},
-    trip::Plain,
 };
 use crate::{env::Sleep, gate::Refusal};
 
@@ -86,7 +86,7 @@ where
         let mut primed = Primed::default();
         let mut keys = keys.into_iter();
         let mut steps: Vec<Step<K, V, E>> = Vec::new();
-        let rng = self.0.env.rng("cache/prime");
+        let rng = self.0.env().rng("cache/prime");
         loop {
             while steps.len() < at_once.max(1)
                 && let Some(key) = keys.next()
@@ -106,7 +106,7 @@ where
             match over {
                 Over::Loaded(Err(GetError::Refused(Refusal { after, .. }))) if tries < TRIES => {
                     let pause = after.unwrap_or_else(|| PAUSE.mul_f64(0.5 + rng.unit()));
-                    steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env.sleep(pause)) });
+                    steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env().sleep(pause)) });
                 }
                 Over::Loaded(Ok(Got { source: Source::Loaded, .. }) | Err(GetError::Absent)) => primed.loaded += 1,
                 Over::Loaded(Ok(Got { source: Source::StaleOnError, .. }) | Err(_)) => primed.failed += 1,
@@ -125,14 +125,15 @@ where
         L: FnMut(K) -> F,
     {
         let cache = &*self.0;
-        let now = cache.env.now();
+        let now = cache.env().now();
         let fallback = cache.engine.peek(key).and_then(|entry| {
             let life = cache.expired_by_tag(&entry, key);
             let value = entry.value()?.clone();
             let kept = life.phase(now, cache.policy(cache.own_policy(key).as_deref()).keep) == Phase::Kept;
             kept.then(|| Got::new(value, Source::StaleOnError, life.born(), now))
         });
-        self.fetch((cache.engine.hash(key), key), now, fallback, Purpose::Prime, |_| Plain { load: load(key.clone()) })
+        let load = |_| Plain { load: load(key.clone()) };
+        self.load(cache.engine.hash(key), key.clone(), now, fallback, Purpose::Prime, load)
     }
 }
 

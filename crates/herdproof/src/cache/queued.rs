@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, task::Waker};
 
 use parking_lot::Mutex;
 
-use crate::flight::Place;
+use crate::inflight::Place;
 
 #[derive(Default)]
 pub(super) struct Queued(Mutex<BTreeMap<u64, Waker>>);

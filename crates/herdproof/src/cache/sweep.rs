@@ -46,11 +46,11 @@ where
     loop {
         let now = env.now();
         let mut seen = 0;
-        for (key, entry) in entries.by_ref().take(AT_ONCE) {
+        for (key, life) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
             let keep = cache.policy(cache.own_policy(&key).as_deref()).keep;
             let gone = |life: super::entry::Life| now >= life.look_at && life.phase(now, keep) == Phase::Gone;
-            if gone(entry.life()) && cache.engine.remove_if(&key, |entry| gone(entry.life())).is_some() {
+            if gone(life) && cache.engine.remove_if(&key, |entry| gone(entry.life())).is_some() {
                 count(&cache.tally.swept);
             }
         }

@@ -9,12 +9,9 @@ use std::{
     },
 };
 
-use super::{
-    load::{Loaded, Way},
-    *,
-};
+use super::{entry::Life, load::Purpose, *};
 use crate::{
-    env::{Task, nanos, sim::Sim},
+    env::{Task, Tick, nanos, sim::Sim},
     gate::Gate,
     limit::Bulkhead,
 };
@@ -824,8 +821,7 @@ fn scales_that_panic_end_the_load_for_everybody_and_the_key_is_free_again() {
             let answer = scene.sim.run(get);
             assert!(matches!(answer, Err(GetError::Panicked(_))), "{answer:?}");
         }
-        let stats = scene.cache.0.engine.loads.stats();
-        assert_eq!((stats.in_air, scene.cache.len()), (0, 0));
+        assert_eq!((scene.cache.0.engine.in_progress(), scene.cache.len()), (0, 0));
         scene.loads.store(1, Ordering::Relaxed);
         assert_eq!(scene.ask(MS).unwrap().value, 2);
     }
@@ -948,23 +944,21 @@ fn a_plain_value_lives_as_long_as_one_of_which_more_is_said() {
     assert!(endless.life().fresh_until > Tick::ZERO + 30 * 365 * 86_400 * SEC);
 }
 
-/// Whoever leads a flight and finds that somebody was quicker says what is there, not that it was loaded just now.
+/// Between a look-up and the lock under which its load would begin, somebody else may have loaded the key, or failed to.
 #[test]
 fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     let scene = Scene::new(Policy::strict(SEC).on_error(60 * SEC));
     let now = Tick::ZERO + 10 * SEC;
-    let way = |life| {
+    let source = |life| {
         scene.cache.0.put("key".into(), Entry::new(life, Content::Value(7, None)));
-        let found = scene.cache.0.engine.peek("key");
-        match scene.cache.0.left_to_do(&"key".into(), found, None, Due { look_at: now, seen: now }) {
-            Err(Loaded::Value { way, .. }) => way,
-            _ => panic!("it is there"),
-        }
+        let hash = scene.cache.0.engine.hash("key");
+        let load = |_| async { unreachable!("it is there") };
+        scene.cache.load(hash, "key".into(), now, None, Purpose::Miss, load).wait().unwrap().source
     };
     let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
     let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
-    assert_eq!(way(fresh), Way::Memory);
-    assert_eq!(way(old.put_off(now, SEC, 60 * SEC)), Way::OnError);
+    assert_eq!(source(fresh), Source::Memory);
+    assert_eq!(source(old.put_off(now, SEC, 60 * SEC)), Source::StaleOnError);
 }
 
 /// A crowd of keys that are asked for once must not push out one that is found all the time.

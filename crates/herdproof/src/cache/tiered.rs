@@ -4,18 +4,18 @@ use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Dura
 
 use super::{
     Inner,
+    call::{Call, spanned},
     entry::{Content, Early, Entry, Life, Phase, before, between},
-    load::{Errand, Loaded, Purpose, Ran, Way},
+    fill::{Loaded, Way},
+    load::{Answer, Job, Purpose},
     outcome::{Keep, Load},
     policy::Policy,
     second::{Found, Holding, Second, Sought},
-    stats::count,
 };
 use crate::{
     env::{Tick, nanos},
-    event::Event,
-    flight::{Landing, Linger},
     gate::Span,
+    inflight::{Ending, Landing, Linger},
     tier::{Failure, Filled, Held, Stored},
 };
 
@@ -43,16 +43,29 @@ impl<V: Clone, E> Ashore<V, E> {
     }
 }
 
-impl<K, V, E> Errand<K, V, E>
+/// A load on its way through the second tier.
+pub(super) struct Through<K, V, E>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// As [`run_through`](Errand::run_through), for those who wait at a landing.
-    pub(super) async fn run_landing<F>(
-        self,
+    pub(super) cache: Arc<Inner<K, V, E>>,
+    pub(super) second: Arc<Second<K, V>>,
+    pub(super) job: Job<K, V, E>,
+}
+
+impl<K, V, E> Inner<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// Loads through the tier, for callers who are told as soon as there is something to tell.
+    pub(super) async fn load_through<F>(
+        self: Arc<Self>,
         second: Arc<Second<K, V>>,
+        job: Job<K, V, E>,
         load: F,
         landing: Landing<Loaded<V, E>, Infallible>,
     ) -> Result<(), Infallible>
@@ -60,51 +73,71 @@ where
         F: Future<Output = Result<Load<V>, E>>,
     {
         let mut ashore = Ashore::Waiting(landing);
-        let loaded = self.run_through(second, load, &mut ashore).await;
+        let loaded = Through { cache: self, second, job }.run(load, &mut ashore).await;
         ashore.tell(loaded);
         Ok(())
     }
 
-    /// To the second tier; from there into memory or, with its lease, through the gate to the origin, and from there into
-    /// the tier and into memory.
-    pub(super) async fn run_through<F>(
-        mut self,
+    /// Loads through the tier, for nobody who waits.
+    pub(super) async fn refresh_through<F>(
+        self: Arc<Self>,
         second: Arc<Second<K, V>>,
+        job: Job<K, V, E>,
         load: F,
-        ashore: &mut Ashore<V, E>,
-    ) -> Loaded<V, E>
+    ) -> Ending<Loaded<V, E>, Infallible>
     where
         F: Future<Output = Result<Load<V>, E>>,
     {
-        let found = second.find(&self.key, self.sought()).await;
-        let holding = match self.arrive(&second, found, ashore) {
+        Ending::Value(Through { cache: self, second, job }.run(load, &mut Ashore::Nobody).await)
+    }
+}
+
+impl<K, V, E> Through<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    /// To the second tier; from there into memory or, with its lease, through the gate to the origin, and from there into
+    /// the tier and into memory.
+    async fn run<F>(mut self, load: F, ashore: &mut Ashore<V, E>) -> Loaded<V, E>
+    where
+        F: Future<Output = Result<Load<V>, E>>,
+    {
+        let found = self.second.find(&self.job.key, self.sought()).await;
+        let holding = match self.arrive(found, ashore) {
             Ok(holding) => holding,
             Err(loaded) => return loaded,
         };
-        let (ran, span) = second.during(holding.iter(), self.attempt(load)).await;
-        self.depart(&second, holding, ran, span, ashore).await
+        let Job { purpose, asked, place, .. } = self.job;
+        let call = Call::new(purpose, asked, self.policy().load_timeout, spanned(load));
+        let (answer, span) = self.second.during(holding.iter(), self.cache.call(&[place], call)).await;
+        self.depart(holding, answer, span, ashore).await
+    }
+
+    fn policy(&self) -> &Policy {
+        self.job.policy(&self.cache)
     }
 
     /// What to look for in the tier.
     pub(super) fn sought(&self) -> Sought {
-        Sought { early: self.early(), may_be_stale: self.purpose == Purpose::Miss }
+        Sought { early: self.early(), may_be_stale: self.job.purpose == Purpose::Miss }
     }
 
     /// From the tier with what was found there; or it is to be loaded, with this lease if there is one.
     pub(super) fn arrive(
         &mut self,
-        second: &Second<K, V>,
         found: Found<K, V>,
         ashore: &mut Ashore<V, E>,
     ) -> Result<Option<Holding<K, V>>, Loaded<V, E>> {
         match found {
-            Found::Here { held, at } => Err(self.take(second, held, at)),
+            Found::Here { held, at } => Err(self.take(held, at)),
             Found::Failed { failure, at } => Err(self.failed_elsewhere(failure, at)),
             Found::Load { holding, held } => {
                 if let Some((held, at)) = held {
                     self.take_meanwhile(&held, at, ashore);
                 }
-                self.asked = self.cache.env.now();
+                self.job.asked = self.cache.env().now();
                 Ok(holding)
             }
         }
@@ -113,49 +146,47 @@ where
     /// To the tier with what came of the load.
     pub(super) async fn depart(
         self,
-        second: &Second<K, V>,
         holding: Option<Holding<K, V>>,
-        ran: Ran<Load<V>, E>,
+        answer: Answer<Load<V>, E>,
         span: Span,
         ashore: &mut Ashore<V, E>,
     ) -> Loaded<V, E> {
-        match ran {
-            Ran::Gave(found) => self.store(second, holding, found, (span.from, span.to), ashore).await,
-            ran => self.fall_back(holding, ran, span),
+        match answer {
+            Answer::Gave(found) => self.store(holding, found, span, ashore).await,
+            answer => self.fall_back(holding, answer, span),
         }
     }
 
     /// How much a fresh value may have left and still be loaded again. Whoever refreshes early means the value that is in
     /// memory, which the tier has for about as long; if it has a newer one, that will do.
     fn early(&self) -> Duration {
-        match (&self.prior, self.purpose) {
+        match (&self.job.prior, self.job.purpose) {
             (Some(prior), Purpose::Refresh) => {
                 let life = prior.life();
-                (life.fresh_until - self.cache.env.now()) + Duration::from_nanos(life.load).max(EARLY)
+                (life.fresh_until - self.cache.env().now()) + Duration::from_nanos(life.load).max(EARLY)
             }
             _ => Duration::ZERO,
         }
     }
 
     /// How long it is fresh in memory at most.
-    fn in_memory(&self, second: &Second<K, V>) -> Duration {
-        second.link.in_memory(|| self.cache.is_hot(&self.key))
+    fn in_memory(&self) -> Duration {
+        self.second.link.in_memory(|| self.cache.is_hot(&self.job.key))
     }
 
     /// Keeps what the tier has.
-    fn take(&self, second: &Second<K, V>, held: Held<V>, at: Tick) -> Loaded<V, E> {
+    fn take(&self, held: Held<V>, at: Tick) -> Loaded<V, E> {
         let policy = self.policy();
         let own = if held.value.is_some() { policy.ttl } else { policy.absent };
-        let own = self.cache.jittered(policy, own.min(self.in_memory(second)));
+        let own = self.cache.jittered(policy, own.min(self.in_memory()));
         let (life, content) = self.entry(&held, at, own);
-        // What is only for those who wait has no time at all.
-        if held.is_servable() {
-            self.fill(Entry::new(life, content));
-        }
-        held.value.map_or(Loaded::Absent, |value| {
+        let is_servable = held.is_servable();
+        let loaded = held.value.map_or(Loaded::Absent, |value| {
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
             Loaded::Value { value, born: before(at, nanos(held.age)), way }
-        })
+        });
+        // What is only for those who wait has no time at all.
+        if is_servable { self.cache.fill_meanwhile(&self.job, Entry::new(life, content), loaded) } else { loaded }
     }
 
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
@@ -166,30 +197,31 @@ where
             && held.is_servable()
             && matches!(ashore, Ashore::Waiting(_))
         {
-            self.fill(entry.clone());
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
-            ashore.tell(Loaded::Value { value, born, way });
+            let loaded = Loaded::Value { value, born, way };
+            ashore.tell(self.cache.fill_meanwhile(&self.job, entry.clone(), loaded));
         }
         // What is in memory is the newer one if it was loaded while the tier was away.
-        if self.prior.as_ref().is_none_or(|prior| prior.life().born() < born) {
-            self.prior = Some(entry);
+        if self.job.prior.as_ref().is_none_or(|prior| prior.life().born() < born) {
+            self.job.prior = Some(entry);
         }
     }
 
     /// The load failed, but there may be something to serve.
-    fn fall_back(self, holding: Option<Holding<K, V>>, ran: Ran<Load<V>, E>, span: Span) -> Loaded<V, E> {
+    fn fall_back(self, holding: Option<Holding<K, V>>, answer: Answer<Load<V>, E>, span: Span) -> Loaded<V, E> {
         if let Some(mut holding) = holding {
             holding.remember = self.cache.jittered(self.policy(), self.policy().failed);
-            holding.why = match ran {
-                Ran::Refused(_) => "the load was not begun: the node's limit refused it",
-                Ran::TimedOut => "the load took too long",
-                Ran::Panicked(_) => "the load panicked",
-                Ran::Failed(_) | Ran::Gave(_) => "the load failed",
+            holding.why = match answer {
+                Answer::Refused(_) => "the load was not begun: the node's limit refused it",
+                Answer::TimedOut => "the load took too long",
+                Answer::Panicked(_) => "the load panicked",
+                Answer::Failed(_) | Answer::Gave(_) => "the load failed",
             };
         }
-        let now = self.cache.env.now();
-        let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, now));
-        let loaded = self.end(ran, span).fill(&self);
+        let now = self.cache.env().now();
+        let kept = self.job.prior.as_ref().and_then(|prior| self.servable(prior, now));
+        let outcome = self.cache.outcome(&self.job, answer, span);
+        let loaded = self.cache.fill(self.job, outcome);
         kept.unwrap_or(loaded)
     }
 
@@ -198,11 +230,12 @@ where
         if let Some(held) = failure.held {
             self.take_meanwhile(&held, at, &mut Ashore::Nobody);
         }
-        if let Some(put_off) = self.put_off(at) {
-            self.fill(put_off);
+        let kept = self.job.prior.as_ref().and_then(|prior| self.servable(prior, at));
+        let loaded = kept.unwrap_or(Loaded::Elsewhere(failure.why));
+        match self.cache.put_off(&self.job, at) {
+            Some(put_off) => self.cache.fill_meanwhile(&self.job, put_off, loaded),
+            None => loaded,
         }
-        let kept = self.prior.as_ref().and_then(|prior| self.servable(prior, at));
-        kept.unwrap_or(Loaded::Elsewhere(failure.why))
     }
 
     fn servable(&self, prior: &Entry<V, E>, now: Tick) -> Option<Loaded<V, E>> {
@@ -217,36 +250,35 @@ where
     /// Gives those who wait what was loaded, then the tier, then memory.
     async fn store(
         mut self,
-        second: &Second<K, V>,
         holding: Option<Holding<K, V>>,
         found: Load<V>,
-        (from, to): (Tick, Tick),
+        span: Span,
         ashore: &mut Ashore<V, E>,
     ) -> Loaded<V, E> {
-        let (stored, found) = self.stored(second, found, to - from);
-        ashore.tell(match &stored.value {
-            Some(value) => Loaded::Value { value: value.clone(), born: to, way: Way::Loaded },
+        let (stored, found) = self.stored(found, span.to - span.from);
+        let loaded = match &stored.value {
+            Some(value) => Loaded::Value { value: value.clone(), born: span.to, way: Way::Loaded },
             None => Loaded::Absent,
-        });
-        let loaded = stored.value.clone();
-        let out_of_date = self.cache.engine.loads.unless_forgotten(self.place, |_| ()).is_none();
+        };
+        ashore.tell(loaded.clone());
         let fenced = match holding {
             // The tier will hear of what has happened here; until then, this is not to be had there.
-            _ if out_of_date => true,
+            _ if self.cache.is_out_of_date(self.job.place) => true,
             Some(holding) => holding.fill(stored).await == Some(Filled::Fenced),
             None => false,
         };
         if fenced {
-            count(&self.cache.tally.fenced);
-            self.cache.env.tell(&Event::Fenced);
-            return loaded.map_or(Loaded::Absent, |value| Loaded::Value { value, born: to, way: Way::Loaded });
+            self.cache.count_fenced();
+            return loaded;
         }
-        self.policy = Some(Box::new(self.policy().settled()));
-        self.found(found, from, to).fill(&self)
+        // The times in `found` have had their jitter.
+        self.job.policy = Some(Box::new(self.policy().settled()));
+        let outcome = self.cache.outcome(&self.job, Answer::Gave(found), span);
+        self.cache.fill(self.job, outcome)
     }
 
     /// What goes into the tier, and the same for memory.
-    fn stored(&self, second: &Second<K, V>, found: Load<V>, took: Duration) -> (Stored<V>, Load<V>) {
+    fn stored(&self, found: Load<V>, took: Duration) -> (Stored<V>, Load<V>) {
         let policy = self.policy();
         let (value, keep) = match found {
             Load::Value(value) => (value, Keep::default()),
@@ -255,7 +287,7 @@ where
                 let ttl = self.cache.jittered(policy, ttl.unwrap_or(policy.absent));
                 let (grace, keep) = (Duration::ZERO, Duration::ZERO);
                 let stored = Stored { value: None, ttl, grace, keep, load: took, tags: Vec::new() };
-                return (stored, Load::Absent(Some(ttl.min(self.in_memory(second)))));
+                return (stored, Load::Absent(Some(ttl.min(self.in_memory()))));
             }
             // For those who wait, wherever they do.
             Load::Uncached(value) => {
@@ -265,7 +297,7 @@ where
             }
         };
         let stored = self.cache.to_store(policy, value.clone(), &keep, took);
-        let ttl = stored.ttl.min(self.in_memory(second));
+        let ttl = stored.ttl.min(self.in_memory());
         (stored, Load::With(value, Keep { in_memory: Some(ttl), ..keep }))
     }
 
@@ -286,7 +318,7 @@ where
             }
             Some(value) => {
                 // It is as old as it is, but what was expired before it came is the tier's business.
-                let born = self.cache.tags.birth(self.cache.env.now(), life.end(self.policy().keep));
+                let born = self.cache.tags.birth(self.cache.env().now(), life.end(self.policy().keep));
                 life.fresh = between(born, life.fresh_until);
                 let keep = Keep { grace: Some(grace), tags: held.tags.clone(), ..Keep::default() };
                 Content::Value(value.clone(), self.cache.label(&keep))
@@ -296,7 +328,7 @@ where
     }
 }
 
-impl<K, V, E> Inner<K, V, E> {
+impl<K, V: Clone, E> Inner<K, V, E> {
     /// A value as it goes into the tier. Chance has its share here, so that it is the same in all tiers.
     pub(super) fn to_store(&self, policy: &Policy, value: V, keep: &Keep, load: Duration) -> Stored<V> {
         Stored {

@@ -11,13 +11,7 @@ use std::{
     pin::pin,
 };
 
-use super::{
-    Group, GroupBuilder, Stats,
-    load::poll_caught,
-    nest,
-    outcome::Ending,
-    outcome::{FlightError, Landed},
-};
+use super::{FlightError, Group, GroupBuilder, Landed, Stats};
 use crate::env::Env;
 
 /// Loads in progress, one for each key, each run by the caller that began it.
@@ -38,7 +32,7 @@ pub struct LocalGroup<K, V, E>(Group<K, V, E>);
 
 impl<K, V, E> LocalGroup<K, V, E>
 where
-    K: Clone + Hash + Eq + Send + 'static,
+    K: Hash + Eq + Send + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
@@ -59,21 +53,20 @@ where
         F: Future<Output = Result<V, E>>,
         L: FnOnce() -> F,
     {
-        let begun = loop {
-            match self.0.0.board(self.0.hash(&key), key.clone(), |(), _, _| ()) {
-                Ok((begun, ())) => break begun,
-                Err(flight) => match flight.await {
-                    // Whoever ran the load has left.
-                    Err(FlightError::Abandoned) => {}
+        let mut key = key;
+        let mut lead = loop {
+            key = match self.0.lead(key) {
+                Ok(lead) => break lead,
+                Err((flight, key)) => match flight.await {
+                    // The caller that ran the load has left.
+                    Err(FlightError::Abandoned) => key,
                     answer => return answer,
                 },
-            }
+            };
         };
-        let id = self.0.0.id(begun.place);
-        let mut lead = self.0.lead(begun);
         let mut load = pin!(async { load().await });
-        let ending: Ending<V, E> = poll_fn(|cx| nest::within(id, || poll_caught(load.as_mut(), cx))).await;
-        lead.over(ending).await
+        let ending = poll_fn(|cx| lead.poll_inside(load.as_mut(), cx)).await;
+        lead.end(ending).await
     }
 
     /// How much was shared.

@@ -5,6 +5,7 @@
 //! and whatever it waits for comes by itself, or is loaded later with whatever else is due by then.
 
 use std::{
+    convert::Infallible,
     future::{Future, poll_fn},
     hash::Hash,
     pin::Pin,
@@ -16,18 +17,31 @@ use super::Part;
 use crate::{
     cache::{
         Inner,
-        load::{Purpose, Ran},
+        fill::Loaded,
+        load::{Answer, Purpose},
         outcome::Load,
         second::{Found, Holding, Second, Seen},
-        tiered::Ashore,
+        tiered::{Ashore, Through},
     },
     env::Tick,
     gate::Span,
+    inflight::OwnedLead,
     join::all,
 };
 
 /// A key that another process loads, and what comes of it.
-type Following<K, V, E> = Pin<Box<dyn Future<Output = (Part<K, V, E>, Found<K, V>)> + Send>>;
+type Following<K, V, E> = Pin<Box<dyn Future<Output = (Key<K, V, E>, Found<K, V>)> + Send>>;
+
+/// One key of the batch.
+struct Key<K, V, E>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    through: Through<K, V, E>,
+    lead: OwnedLead<Loaded<V, E>, Infallible>,
+}
 
 /// One key that is to be loaded here.
 struct Due<K, V, E>
@@ -36,7 +50,7 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    part: Part<K, V, E>,
+    key: Key<K, V, E>,
     ashore: Ashore<V, E>,
     holding: Option<Holding<K, V>>,
 }
@@ -59,31 +73,38 @@ where
         B: IntoIterator<Item = (K, T)> + 'static,
         T: Into<Load<V>>,
     {
-        let from = self.env.now();
-        let keys: Vec<_> = parts.iter().map(|part| (part.errand.key.clone(), part.errand.sought())).collect();
-        let seen = second.look_many(&keys).await;
-        let (mut due, mut trips, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
-        for (part, seen) in parts.into_iter().zip(seen) {
+        let from = self.env().now();
+        let keys: Vec<_> = parts
+            .into_iter()
+            .map(|Part { job, lead }| {
+                let (cache, second) = (Arc::clone(&self), Arc::clone(&second));
+                Key { through: Through { cache, second, job }, lead }
+            })
+            .collect();
+        let sought: Vec<_> = keys.iter().map(|key| (key.through.job.key.clone(), key.through.sought())).collect();
+        let seen = second.look_many(&sought).await;
+        let (mut due, mut calls, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, seen) in keys.into_iter().zip(seen) {
             match seen {
-                Seen::Over(found) => due.extend(part.arrive(&second, found)),
-                seen @ Seen::Wait(..) => waiting.push(part.follow(Arc::clone(&second), seen, from)),
+                Seen::Over(found) => due.extend(key.arrive(found)),
+                seen @ Seen::Wait(..) => waiting.push(key.follow(seen, from)),
             }
         }
         loop {
             if !due.is_empty() {
                 let (cache, second, load) = (Arc::clone(&self), Arc::clone(&second), load.clone());
-                trips.push(Box::pin(cache.carry_due(second, std::mem::take(&mut due), load)));
+                calls.push(Box::pin(cache.carry_due(second, std::mem::take(&mut due), load)));
             }
             poll_fn(|cx| {
-                trips.retain_mut(|trip| trip.as_mut().poll(cx).is_pending());
+                calls.retain_mut(|call| call.as_mut().poll(cx).is_pending());
                 waiting.retain_mut(|wait: &mut Following<K, V, E>| match wait.as_mut().poll(cx) {
-                    Poll::Ready((part, found)) => {
-                        due.extend(part.arrive(&second, found));
+                    Poll::Ready((key, found)) => {
+                        due.extend(key.arrive(found));
                         false
                     }
                     Poll::Pending => true,
                 });
-                let idle = due.is_empty() && !(trips.is_empty() && waiting.is_empty());
+                let idle = due.is_empty() && !(calls.is_empty() && waiting.is_empty());
                 if idle { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
@@ -101,42 +122,43 @@ where
         B: IntoIterator<Item = (K, T)> + 'static,
         T: Into<Load<V>>,
     {
-        let trip = self.trip(due.iter().map(|due| &due.part.errand));
-        let keys = due.iter().map(|due| due.part.errand.key.clone()).collect();
+        let keys = due.iter().map(|due| due.key.through.job.key.clone()).collect();
         let load = async move { load(keys).await };
-        let places: Vec<_> = due.iter().map(|due| due.part.errand.place).collect();
-        let admitted = self.admit(trip.purpose, self.env.now(), trip.timeout, &places, load);
-        let (ran, span) = second.during(due.iter().filter_map(|due| due.holding.as_ref()), admitted).await;
-        let shares = self.share_out(due.iter().map(|due| &due.part.errand.key), ran);
-        let ends = due.into_iter().zip(shares).map(|(due, ran)| due.depart(&second, ran, span));
+        let call = self.call_of(due.iter().map(|due| &due.key.through.job), self.env().now(), load);
+        let places: Vec<_> = due.iter().map(|due| due.key.through.job.place).collect();
+        let holdings = due.iter().filter_map(|due| due.holding.as_ref());
+        let (answer, span) = second.during(holdings, self.call(&places, call)).await;
+        let answers = self.share_out(due.iter().map(|due| &due.key.through.job.key), answer);
+        let ends = due.into_iter().zip(answers).map(|(due, answer)| due.depart(answer, span));
         all(ends.collect()).await;
     }
 }
 
-impl<K, V, E> Part<K, V, E>
+impl<K, V, E> Key<K, V, E>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
     /// Waits for the load in another process.
-    fn follow(self, second: Arc<Second<K, V>>, seen: Seen<K, V>, from: Tick) -> Following<K, V, E> {
+    fn follow(self, seen: Seen<K, V>, from: Tick) -> Following<K, V, E> {
         Box::pin(async move {
-            let found = second.follow(&self.errand.key, self.errand.sought(), seen, from).await;
+            let Through { second, job, .. } = &self.through;
+            let found = second.follow(&job.key, self.through.sought(), seen, from).await;
             (self, found)
         })
     }
 
     /// Lands it with what was found, unless it is to be loaded.
-    fn arrive(mut self, second: &Second<K, V>, found: Found<K, V>) -> Option<Due<K, V, E>> {
-        let mut ashore = match self.errand.purpose {
-            Purpose::Miss => Ashore::Waiting(self.ticket.landing()),
+    fn arrive(mut self, found: Found<K, V>) -> Option<Due<K, V, E>> {
+        let mut ashore = match self.through.job.purpose {
+            Purpose::Miss => Ashore::Waiting(self.lead.landing()),
             Purpose::Refresh | Purpose::Prime => Ashore::Nobody,
         };
-        match self.errand.arrive(second, found, &mut ashore) {
-            Ok(holding) => Some(Due { part: self, ashore, holding }),
+        match self.through.arrive(found, &mut ashore) {
+            Ok(holding) => Some(Due { key: self, ashore, holding }),
             Err(loaded) => {
-                self.ticket.land(loaded);
+                self.lead.land(loaded);
                 None
             }
         }
@@ -150,10 +172,10 @@ where
     E: Send + Sync + 'static,
 {
     /// To the tier and into memory with what was loaded.
-    async fn depart(self, second: &Second<K, V>, ran: Ran<Load<V>, E>, span: Span) {
-        let Due { part: Part { errand, ticket }, mut ashore, holding } = self;
-        let loaded = errand.depart(second, holding, ran, span, &mut ashore).await;
+    async fn depart(self, answer: Answer<Load<V>, E>, span: Span) {
+        let Due { key: Key { through, lead }, mut ashore, holding } = self;
+        let loaded = through.depart(holding, answer, span, &mut ashore).await;
         drop(ashore);
-        ticket.land(loaded);
+        lead.land(loaded);
     }
 }

@@ -12,7 +12,10 @@ use shuttle::{
 };
 
 use super::*;
-use crate::flight::{Flight, Group, outcome::FlightError};
+use crate::{
+    flight::Group,
+    inflight::{Flight, FlightError},
+};
 
 const TRIES: usize = 5_000;
 
@@ -22,13 +25,9 @@ struct Base {
     given_up: Count,
 }
 
-impl Home for Base {
+impl Table for Base {
     fn remove(&self, _: Place, why: Removal) {
         self.given_up.fetch_add(u32::from(why == Removal::GivenUp), Ordering::SeqCst);
-    }
-
-    fn abandon(&self) -> Abandon {
-        self.abandon
     }
 
     fn unless_forgotten(&self, _: Place, act: &mut dyn FnMut()) -> bool {
@@ -38,8 +37,8 @@ impl Home for Base {
 }
 
 fn flight(base: &Arc<Base>) -> Arc<Shared<u32, u32>> {
-    let home: Weak<dyn Home> = Arc::downgrade(base) as Weak<dyn Home>;
-    Arc::new(Shared::new(Env::system(), Place { hash: 0, number: 1 }, home))
+    let home = Arc::downgrade(base) as Weak<dyn Table>;
+    Arc::new(Shared::new(Env::system(), base.abandon, Place { hash: 0, number: 1 }, home))
 }
 
 fn base(abandon: Abandon) -> Arc<Base> {

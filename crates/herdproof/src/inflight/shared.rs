@@ -9,8 +9,9 @@ use std::{
 };
 
 use super::{
+    Table,
+    loads::Place,
     outcome::{Ending, FlightError, Landed},
-    table::Place,
     wakers::{Slot, Wakers},
 };
 use crate::{
@@ -31,7 +32,8 @@ pub(super) struct Shared<V, E> {
     followers: AtomicU32,
     waiting: Mutex<Waiting<V, E>>,
     pub(super) place: Place,
-    home: Weak<dyn Home>,
+    abandon: Abandon,
+    home: Weak<dyn Table>,
 }
 
 struct Waiting<V, E> {
@@ -56,16 +58,6 @@ struct Channel<V, E> {
 pub(super) struct Joined {
     pub(super) led: bool,
     pub(super) at: Tick,
-}
-
-/// The group as its flights see it.
-pub(super) trait Home: Send + Sync {
-    /// Takes the flight out of the table, if it is still there.
-    fn remove(&self, place: Place, why: Removal);
-    /// What becomes of a load when the last caller leaves.
-    fn abandon(&self) -> Abandon;
-    /// Acts unless the flight was forgotten, and so that it cannot be forgotten meanwhile; says whether it did.
-    fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool;
 }
 
 /// Why a flight leaves the table.
@@ -98,7 +90,7 @@ pub(super) enum Closed {
 
 impl<V: Clone, E> Shared<V, E> {
     /// A flight with its leader as the one caller so far.
-    pub(super) fn new(env: Env, place: Place, home: Weak<dyn Home>) -> Shared<V, E> {
+    pub(super) fn new(env: Env, abandon: Abandon, place: Place, home: Weak<dyn Table>) -> Shared<V, E> {
         Shared {
             env,
             ending: OnceLock::new(),
@@ -112,6 +104,7 @@ impl<V: Clone, E> Shared<V, E> {
                 watched: false,
             }),
             place,
+            abandon,
             home,
         }
     }
@@ -206,28 +199,23 @@ impl<V: Clone, E> Shared<V, E> {
         // At the landing the whole list is taken away.
         let aboard = !self.is_landed();
         let waker = slot.filter(|_| aboard).and_then(|slot| waiting.wakers.remove(slot));
-        let home = self.home.upgrade().filter(|_| aboard);
-        let emptied = home.as_ref().and_then(|home| {
-            let abandon = home.abandon();
-            let left = if abandon == Abandon::Cancel { DEAD } else { 0 };
-            let leave = |callers| Some(if callers == 1 { left } else { callers - 1 });
-            let was_last = self.callers.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave) == Ok(1);
-            was_last.then_some(abandon)
-        });
+        let left = if self.abandon == Abandon::Cancel { DEAD } else { 0 };
+        let leave = |callers| Some(if callers == 1 { left } else { callers - 1 });
+        let was_last = aboard && self.callers.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave) == Ok(1);
         waiting.left_at = self.env.coarse();
         let was_watched = waiting.watched;
         // Where there is no runtime to watch it in, the load goes on until it ends by itself.
-        let can_watch = matches!(emptied, Some(Abandon::Finish { .. })) && self.env.can_spawn();
+        let can_watch = was_last && self.abandon != Abandon::Cancel && self.env.can_spawn();
         waiting.watched |= can_watch;
         drop(waiting);
         drop(waker);
-        match (emptied, home) {
-            (Some(Abandon::Cancel), Some(home)) => self.give_up(&*home),
-            (Some(Abandon::Finish { within }), _) if can_watch && !was_watched => {
+        match self.abandon {
+            Abandon::Cancel if was_last => self.give_up(),
+            Abandon::Finish { within } if can_watch && !was_watched => {
                 let watch = Arc::clone(self).watch(within);
                 self.env.spawn_named("flight/watch", watch).detach();
             }
-            _ => {}
+            Abandon::Cancel | Abandon::Finish { .. } => {}
         }
     }
 
@@ -243,9 +231,8 @@ impl<V: Clone, E> Shared<V, E> {
             })
             .await;
         }
-        let empty = self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if empty && let Some(home) = self.home.upgrade() {
-            self.give_up(&*home);
+        if self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.give_up();
         }
     }
 
@@ -266,11 +253,13 @@ impl<V: Clone, E> Shared<V, E> {
     }
 
     /// Drops the load, unless it has landed: then it may be lingering, and ends by itself.
-    fn give_up(&self, home: &dyn Home) {
+    fn give_up(&self) {
         if self.is_landed() {
             return;
         }
-        home.remove(self.place, Removal::GivenUp);
+        if let Some(home) = self.home.upgrade() {
+            home.remove(self.place, Removal::GivenUp);
+        }
         let load = self.waiting.lock().load.take();
         if let Some(load) = load {
             load.abort();

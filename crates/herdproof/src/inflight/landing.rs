@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use super::{load::Lander, outcome::Ending, shared::Removal};
+use super::{lead::FlightRef, outcome::Ending, shared::Removal};
 
-/// The right to land a flight early, given to the load by [`Group::run_landing`](super::Group::run_landing).
+/// The right to land a flight early, given to the load by [`Group::run_landing`](crate::flight::Group::run_landing).
 #[must_use = "a load that ends without landing gives its callers nothing"]
-pub struct Landing<V: Clone, E>(Lander<V, E>);
+pub struct Landing<V: Clone, E>(FlightRef<V, E>);
 
 /// While this is kept, newcomers get the value that landed. Dropping it lets the next one begin a load of its own.
 #[must_use = "dropping it at once means that nobody else gets the value"]
-pub struct Linger<V: Clone, E>(Lander<V, E>);
+pub struct Linger<V: Clone, E>(FlightRef<V, E>);
 
 impl<V: Clone, E> Landing<V, E> {
-    pub(super) fn new(lander: Lander<V, E>) -> Landing<V, E> {
-        Landing(lander)
+    pub(super) fn new(flight: FlightRef<V, E>) -> Landing<V, E> {
+        Landing(flight)
     }
 
     /// How many callers wait for this flight at present. A load that waits before it begins may do another thing for many than
@@ -25,15 +25,15 @@ impl<V: Clone, E> Landing<V, E> {
 
     /// Gives everybody aboard this value, now.
     pub fn land(self, value: V) -> Linger<V, E> {
-        let Landing(lander) = self;
-        lander.shared.land(Ending::Value(value));
-        Linger(lander)
+        let Landing(flight) = self;
+        flight.shared.land(Ending::Value(value));
+        Linger(flight)
     }
 
     /// Gives everybody aboard this value, and nobody else: who asks after that begins anew, also if it was one of them.
     pub fn land_and_end(self, value: V) {
-        let Landing(lander) = self;
-        lander.end(Ending::Value(value));
+        let Landing(flight) = self;
+        flight.end(Ending::Value(value));
     }
 
     /// As [`Linger::unless_forgotten`], before anybody aboard has the value.
@@ -43,7 +43,7 @@ impl<V: Clone, E> Landing<V, E> {
 }
 
 impl<V: Clone, E> Linger<V, E> {
-    /// Acts unless the flight was [forgotten](super::Group::forget), and so that it cannot be forgotten meanwhile; says whether
+    /// Acts unless the flight was [forgotten](crate::flight::Group::forget), and so that it cannot be forgotten meanwhile; says whether
     /// it did. Keeping what was loaded in here, and forgetting before it is taken away, means that nothing out of date is kept.
     ///
     /// `act` must be short, and must not come back to the group.

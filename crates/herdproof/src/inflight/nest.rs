@@ -3,7 +3,10 @@
 //!
 //! Nearly always it is none or one. So the innermost has a cell of its own, and to enter and leave it is a store.
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    future::{Future, poll_fn},
+};
 
 use crate::sync::thread_local;
 
@@ -14,34 +17,33 @@ thread_local! {
     static AROUND: RefCell<Vec<FlightId>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A flight's identity across all groups.
+/// A flight's identity in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FlightId {
-    /// The address of the group, which lives as long as any of its flights.
-    pub(super) group: usize,
+pub(crate) struct FlightId {
+    /// The address of its home, which lives as long as any of its flights.
+    pub(super) home: usize,
     pub(super) number: u64,
 }
 
-/// A flight and those around it, to be taken along by a load that runs on its own.
-pub(super) struct Chain {
+/// The flights around a load that runs as a task, its own among them.
+pub(crate) struct Chain {
     innermost: Option<FlightId>,
     around: Vec<FlightId>,
 }
 
 impl Chain {
-    /// This flight inside those that are being loaded.
-    pub(super) fn ending_in(id: FlightId) -> Chain {
-        let outer = INNERMOST.with(Cell::get);
-        let around = AROUND.with(|around| around.borrow().iter().copied().chain(outer).collect());
-        Chain { innermost: Some(id), around }
-    }
-
-    /// These flights inside those that are being loaded.
-    pub(super) fn of(ids: impl Iterator<Item = FlightId>) -> Chain {
+    /// These flights, inside those whose loads are running.
+    pub(crate) fn around(ids: impl IntoIterator<Item = FlightId>) -> Chain {
         let outer = INNERMOST.with(Cell::get);
         let mut around: Vec<_> =
             AROUND.with(|around| around.borrow().iter().copied().chain(outer).chain(ids).collect());
         Chain { innermost: around.pop(), around }
+    }
+
+    /// A load of many keys: asking for one of them is refused rather than left waiting for itself.
+    pub(crate) fn run<F: Future>(mut self, load: F) -> impl Future<Output = F::Output> {
+        let mut load = Box::pin(load);
+        poll_fn(move |cx| exactly(&mut self, || load.as_mut().poll(cx)))
     }
 
     fn swap(&mut self) {

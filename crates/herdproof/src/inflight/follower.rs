@@ -12,9 +12,9 @@ use std::{
 };
 
 use super::{
+    loads::Place,
     outcome::{Ending, FlightError, Landed},
     shared::{Joined, Shared},
-    table::Place,
     wakers::Slot,
 };
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
     sync::wait,
 };
 
-/// A caller's place aboard a flight, from [`Group::run`](super::Group::run): a future of the [`Landed`] value.
+/// A caller's place aboard a flight, from [`Group::run`](crate::flight::Group::run): a future of the [`Landed`] value.
 ///
 /// The load runs whether or not this is polled. Dropping it leaves the flight; the last to leave decides what becomes of
-/// the load ([`Abandon`](super::Abandon)).
+/// the load ([`Abandon`](crate::flight::Abandon)).
 #[must_use = "a flight that is dropped is left; await it, or `detach` it to let the load finish"]
 pub struct Flight<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(State<V, E>);
 
@@ -70,7 +70,7 @@ where
 
     /// How many slots for waiters the flight has made.
     #[cfg(test)]
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         match &self.0 {
             State::Alone(_) | State::Refused(_) => 0,
             State::Aboard(aboard) => aboard.shared.slots(),
@@ -88,7 +88,7 @@ where
         }))
     }
 
-    /// Where it stands in the table, if it is more than an answer.
+    /// Which flight it is, if it is more than an answer.
     pub(crate) fn place(&self) -> Option<Place> {
         match &self.0 {
             State::Alone(_) | State::Refused(_) => None,
