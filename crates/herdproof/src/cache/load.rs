@@ -1,10 +1,17 @@
 //! One load, from the gate to the entry.
 
-use std::{any::Any, convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    convert::Infallible,
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     Inner,
-    entry::{Content, Early, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
+    entry::{Content, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
     shelf::{Gone, Shelf},
@@ -13,6 +20,7 @@ use super::{
     trip::{Run, Spanned, Trip, spanned},
 };
 use crate::{
+    early,
     env::{Tick, nanos},
     error::Panic,
     event::Event,
@@ -159,6 +167,7 @@ impl<K, V, E> Errand<K, V, E, &Arc<Inner<K, V, E>>> {
 
 impl<K, V, E, C> Errand<K, V, E, C>
 where
+    K: Hash,
     V: Clone,
     C: AsRef<Inner<K, V, E>>,
 {
@@ -197,14 +206,14 @@ where
             }
             Load::Absent(ttl) => return self.found_nothing(ttl, from, now),
         };
-        let (life, label) = self.cache.as_ref().life(self.policy(), &keep, now, self.took(from, now));
+        let (life, label) = self.cache.as_ref().life(&self.key, self.policy(), &keep, now, self.took(from, now));
         let entry = Some(Entry::new(life, Content::Value(value.clone(), label)));
         Parting { loaded: Loaded::Value { value, born: now, way: Way::Loaded }, entry }
     }
 
     /// How long loads take, this one included.
     #[inline]
-    fn took(&self, from: Tick, now: Tick) -> u64 {
+    pub(super) fn took(&self, from: Tick, now: Tick) -> u64 {
         took(self.prior.as_ref(), from, now)
     }
 
@@ -212,7 +221,7 @@ where
         let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(ttl.unwrap_or(self.policy().absent)));
         // What is not to be remembered takes no room, unless it takes that of a value which is no longer true.
         let kept = ttl > 0 || self.prior.is_some();
-        let life = || Life::begin(now, ttl, 0, between(from, now), Early::NEVER);
+        let life = || Life::begin(now, ttl, 0, between(from, now), None);
         Parting { loaded: Loaded::Absent, entry: kept.then(|| Entry::new(life(), Content::Absent)) }
     }
 
@@ -220,7 +229,7 @@ where
     fn failed(&self, loaded: Loaded<V, E>, failure: Content<V, E>, now: Tick) -> Parting<V, E> {
         let remembered = || {
             let ttl = self.cache.as_ref().jittered_nanos(self.policy(), nanos(self.policy().failed));
-            let life = Life::begin(now, ttl, 0, 0, Early::NEVER);
+            let life = Life::begin(now, ttl, 0, 0, None);
             (self.policy().failed > Duration::ZERO).then(|| Entry::new(life, failure))
         };
         Parting { loaded, entry: self.put_off(now).or_else(remembered) }
@@ -276,7 +285,7 @@ where
 /// How long loads take, this one included, if this was there before.
 #[inline]
 pub(super) fn took<V: Clone, E>(prior: Option<&Entry<V, E>>, from: Tick, now: Tick) -> u64 {
-    Life::learn(prior.map(|prior| prior.life().load), between(from, now))
+    early::load_nanos(prior.map(|prior| prior.life().load), between(from, now))
 }
 
 /// What a load has come to: for those who wait, and for memory.
@@ -442,7 +451,10 @@ impl<K, V, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>) {
+    pub(super) fn life(&self, key: &K, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>)
+    where
+        K: Hash,
+    {
         let own = |ttl: Option<Duration>| self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.ttl)));
         let ttl = keep.in_memory.map_or_else(|| own(keep.ttl), nanos);
         let grace = keep.grace.unwrap_or(policy.grace);
@@ -451,7 +463,27 @@ impl<K, V, E> Inner<K, V, E> {
             Some(_) => self.tags.birth(now, now + Duration::from_nanos(ttl) + grace.max(policy.keep)),
             None => now,
         };
-        (Life::begin(born, ttl, nanos(grace), load, Early::new(policy.beta)), label)
+        (Life::begin(born, ttl, nanos(grace), load, self.early(key, policy, ttl)), label)
+    }
+
+    /// The bits from which it is drawn how long before its end an entry that is fresh for so long is refreshed, if it is.
+    ///
+    /// Processes that share a second tier must not draw each for itself: then the earliest of them would decide, the earlier the
+    /// more there are. They take a hash of the key and of the version, for which the time to live in the tier stands: it has
+    /// its jitter, and is the same for all.
+    pub(super) fn early(&self, key: &K, policy: &Policy, ttl: u64) -> Option<u64>
+    where
+        K: Hash,
+    {
+        policy.early.then(|| match &self.second {
+            None => self.rng.bits(),
+            Some(_) => {
+                // Not seeded, as all others here are: it has to be the same in all processes.
+                let mut hasher = DefaultHasher::new();
+                (key, ttl / 1_000_000).hash(&mut hasher);
+                hasher.finish()
+            }
+        })
     }
 
     /// Counts a panic, which is a failure like any other.

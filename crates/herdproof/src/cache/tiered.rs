@@ -4,7 +4,7 @@ use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Dura
 
 use super::{
     Inner,
-    entry::{Content, Early, Entry, Life, Phase, before, between},
+    entry::{Content, Entry, Life, Phase, before, between},
     load::{Errand, Loaded, Purpose, Ran, Way},
     outcome::{Keep, Load},
     policy::Policy,
@@ -223,7 +223,7 @@ where
         (from, to): (Tick, Tick),
         ashore: &mut Ashore<V, E>,
     ) -> Loaded<V, E> {
-        let (stored, found) = self.stored(second, found, to - from);
+        let (stored, found) = self.stored(second, found, Duration::from_nanos(self.took(from, to)));
         ashore.tell(match &stored.value {
             Some(value) => Loaded::Value { value: value.clone(), born: to, way: Way::Loaded },
             None => Loaded::Absent,
@@ -272,8 +272,9 @@ where
     /// What the tier has, as it is kept in memory: fresh for as long as it is there, but no longer than `most`.
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
         let Held { age, left, past, grace, load, .. } = *held;
+        let early = self.cache.early(&self.key, self.policy(), nanos(age + left));
         let left = left.min(most);
-        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), Early::new(self.policy().beta));
+        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), early);
         if left.is_zero() {
             life.fresh_until = before(at, nanos(past));
             life.look_at = life.fresh_until;
