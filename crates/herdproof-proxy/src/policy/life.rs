@@ -542,6 +542,51 @@ mod tests {
         check(begin("max-age=60, stale-while-revalidate=5, must-revalidate", true, slower), 58_175);
     }
 
+    /// Requests come every so many microseconds for six seconds, and loads take 80 ms: how often a page is refreshed, and how many
+    /// of the requests find it stale.
+    fn refreshes(seed: u64, every: u64, said: &str) -> (u32, u32) {
+        let rng = herdproof::Sim::new(seed).env().rng("fill");
+        let terms = Terms::read(StatusCode::OK, &headers(&[(header::CACHE_CONTROL, said)]));
+        let (route, load) = (Route { early: true, ..plain() }, Duration::from_millis(80));
+        let stored = |answered: Tick, before: Option<&Life>| {
+            let asked = Tick::from_nanos(answered.as_nanos() - 80_000_000);
+            let draws = Draws { jitter: rng.unit(), early: rng.bits(), load: before.map(Life::load) };
+            Life::begin(&terms, &route, &Times { asked, answered, ..times() }, draws)
+        };
+        let (mut life, mut refreshed_at) = (stored(after(80), None), None);
+        let (mut refreshes, mut stale) = (0, 0);
+        for now in (80_000..6_080_000).step_by(usize::try_from(every).unwrap()) {
+            let now = after(0) + Duration::from_micros(now);
+            if let Some(at) = refreshed_at.take_if(|at| now >= *at) {
+                life = stored(at, Some(&life));
+            }
+            match life.at(now, &asked("")) {
+                Use::Fresh => {}
+                Use::Early if refreshed_at.is_some() => {}
+                Use::Early => {
+                    refreshes += 1;
+                    refreshed_at = Some(now + load);
+                }
+                _ => stale += 1,
+            }
+        }
+        (refreshes, stale)
+    }
+
+    /// Dice for each request would begin the earlier the more requests there are: ten refreshes with 1,700 in a second.
+    #[test]
+    fn a_busy_page_is_refreshed_about_once_in_its_lifetime_and_nobody_waits() {
+        for seed in 0..50 {
+            for every in [10_000, 588, 50] {
+                let (refreshes, stale) = refreshes(seed, every, "max-age=1");
+                assert!(
+                    (6..=7).contains(&refreshes) && stale == 0,
+                    "seed {seed}, every {every} us: {refreshes}, {stale}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn what_has_changed_is_asked_about_before_it_is_served_and_stands_in_for_an_origin_that_fails() {
         let control = "max-age=60, stale-while-revalidate=9, stale-if-error=9";
