@@ -246,7 +246,7 @@ pub(crate) async fn fill(
         core.revalidated(&job, (prior, since), head.headers, &times, landing);
         return Ok(());
     }
-    let draws = Draws { jitter: core.rng.unit() };
+    let draws = core.draws(job.prior.as_deref());
     let Judged { terms, life, verdict } =
         judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
@@ -634,6 +634,11 @@ impl Core {
         self.failing.ended(key, self.env.now(), job.by, ended, others, (&self.settings.failed, draw))
     }
 
+    /// For a response that takes the place of another, if there was one.
+    fn draws(&self, prior: Option<&Object>) -> Draws {
+        Draws { jitter: self.rng.unit(), early: self.rng.bits(), load: prior.map(|prior| prior.life.load()) }
+    }
+
     /// What is kept is still right, and has new times.
     fn revalidated(
         &self,
@@ -651,7 +656,7 @@ impl Core {
             landing.land_and_end(Landed::own(job, Reason::Condition, None, false));
             return;
         }
-        let draws = Draws { jitter: self.rng.unit() };
+        let draws = self.draws(Some(prior));
         let status = prior.head().status();
         let stored = (status, &kept);
         let (headers, judged) = condition::freshen(stored, &said, &job.class, &job.route.rules, times, draws);

@@ -70,8 +70,8 @@ pub struct Route {
     pub validate_every: Duration,
     /// The part of a time to live that chance may take off. A tenth.
     pub jitter: f64,
-    /// How eagerly a response is refreshed before its end: the beta of `XFetch`. 0 for never.
-    pub beta: f64,
+    /// Whether a response is refreshed before its end, so that nobody waits ([`herdproof::early`]).
+    pub early: bool,
 }
 
 /// What a request's `Cookie` means, the strictest first.
@@ -88,7 +88,7 @@ impl Route {
     /// The stricter of what two say, setting by setting: nobody gets by it what one of them would not give.
     #[must_use]
     pub fn strictest(&self, other: &Route) -> Route {
-        let Route { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, validate_every, jitter, beta } =
+        let Route { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, validate_every, jitter, early } =
             other;
         Route {
             // Without one, what says nothing itself is not shared.
@@ -100,7 +100,7 @@ impl Route {
             obey_clients: self.obey_clients || *obey_clients,
             validate_every: self.validate_every.min(*validate_every),
             jitter: self.jitter.max(*jitter),
-            beta: self.beta.max(*beta),
+            early: self.early || *early,
         }
     }
 }
@@ -116,7 +116,7 @@ impl Default for Route {
             obey_clients: false,
             validate_every: Duration::from_secs(1),
             jitter: 0.1,
-            beta: 1.0,
+            early: true,
         }
     }
 }

@@ -305,9 +305,7 @@ impl Core {
     #[inline(never)]
     fn think(self: &Arc<Core>, visit: &Visit<'_>, usage: Use, found: Found) -> Result<Choice, Found> {
         let Some(object) = found.object.clone().filter(|_| usage.serves()) else { return Err(found) };
-        let refreshes =
-            usage != Use::Early || object.life.fires(visit.arrived, &visit.route.rules, 1.0 - self.rng.unit());
-        if refreshes && object.claims_refresh(visit.arrived) {
+        if object.claims_refresh(visit.arrived) {
             self.refresh(visit, &found, &object);
         }
         let outcome = if usage == Use::Early { Outcome::Hit } else { Outcome::Stale };

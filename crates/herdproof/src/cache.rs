@@ -6,7 +6,7 @@
 //! | what lines callers up | what is done |
 //! |---|---|
 //! | a missing key | one load, whatever callers do (see [`flight`](crate::flight)) |
-//! | an entry that expires while it is in use | it is refreshed a little before, by one caller whom chance picks ([`early`](Policy::early)) |
+//! | an entry that expires while it is in use | the first hit near its end refreshes it ([`early`](Policy::early)) |
 //! | ... and its load is slow | it is served stale while it is loaded again ([`grace`](Policy::grace)) |
 //! | entries that were stored together | they do not expire together ([`jitter`](Policy::jitter)) |
 //! | an origin that fails | what is there is served for longer ([`on_error`](Policy::on_error)), and the origin is asked once in a [`pause`](Policy::pause) |
@@ -40,8 +40,7 @@
 //!        |                     |<------------- on_error ------------>|
 //!  loaded            early     expires                                gone
 //!        fresh ....... fresh,  stale: served, and       served if the
-//!                      maybe   loaded again             load fails
-//!                      loaded
+//!                      loaded  loaded again             load fails
 //!                      again
 //! ```
 
@@ -231,14 +230,14 @@ where
         let load = cache.engine.peek(&key).map_or(0, |entry| entry.life().load);
         let (policy, now) = (cache.policy(own.as_deref()), cache.env().now());
         let Some(second) = &cache.second else {
-            let (life, label) = cache.life(policy, keep, now, load);
+            let (life, label) = cache.life(&key, policy, keep, now, load);
             cache.put(key, Entry::new(life, Content::Value(value, label)));
             return;
         };
         let stored = cache.to_store(policy, value.clone(), keep, Duration::from_nanos(load));
         // The same in both tiers.
         let in_memory = Some(stored.ttl.min(second.link.in_memory(|| cache.is_hot(&key))));
-        let (life, label) = cache.life(policy, &Keep { in_memory, ..keep.clone() }, now, load);
+        let (life, label) = cache.life(&key, policy, &Keep { in_memory, ..keep.clone() }, now, load);
         cache.second_hears(|| Change::Put(key.clone(), stored));
         cache.put(key, Entry::new(life, Content::Value(value, label)));
     }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`shield`] | policies in the wrong order: all of a client's in the right one, behind one call |
 //! | [`cache`] | entries that expire while everybody wants them |
+//! | [`early`] | readers who wait when an entry ends: when to refresh it before that |
 //! | [`tier`] | every process of a fleet loading what one of them has, or is loading |
 //! | [`flight`] | everybody loading what is missing: one load per key |
 //! | [`retry`], [`budget`] | retries that multiply the load when the origin can bear least |
@@ -54,6 +55,7 @@ pub mod breaker;
 pub mod budget;
 pub mod cache;
 pub mod connect;
+pub mod early;
 pub mod env;
 pub mod error;
 pub mod event;

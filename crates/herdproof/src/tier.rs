@@ -148,7 +148,7 @@ pub struct Held<V> {
     pub past: Duration,
     /// How long after its freshness it may be served while it is loaded again.
     pub grace: Duration,
-    /// How long its load took.
+    /// How long a load of it takes.
     pub load: Duration,
     /// Its tags.
     pub tags: Vec<String>,
@@ -172,7 +172,7 @@ pub struct Stored<V> {
     pub grace: Duration,
     /// How long after its freshness it is kept in case loads fail, if that is longer than the grace.
     pub keep: Duration,
-    /// How long the load took.
+    /// How long a load of it takes.
     pub load: Duration,
     /// By which it can be expired.
     pub tags: Vec<String>,

@@ -96,7 +96,7 @@ fn run(settings: &Settings) -> Report {
     let samples: [Run; 4] =
         std::array::from_fn(|arm| Run::new(seed, knobs, trial(arm), |world| world.sample(SAMPLES[arm].0)));
     // A failure is remembered where there is nothing to serve, or each reader after it would ask again.
-    let rule = Policy::new(knobs.soft).early(0.0).jitter(0.0).grace(knobs.grace).failed(SEC / 2);
+    let rule = Policy::new(knobs.soft).early(false).jitter(0.0).grace(knobs.grace).failed(SEC / 2);
     let cached = |arm, policy: &Policy| Run::new(seed, knobs, trial(arm), |world| world.cache(policy.clone()));
     let cache = cached(SAMPLES.len(), &rule);
     let longer = cached(SAMPLES.len() + 1, &rule.clone().on_error(ON_ERROR).patience(Duration::ZERO));

@@ -7,7 +7,7 @@
 //! | time | what [`at`](Life::at) says |
 //! |---|---|
 //! | fresh | [`Use::Fresh`] |
-//! | fresh, but its end is near, or chance has put it forward | [`Use::Early`] |
+//! | fresh, but its end is near, or jitter has put it forward | [`Use::Early`] |
 //! | stale, `stale-while-revalidate` or the route's grace | [`Use::StaleWhile`] |
 //! | stale, the client's `max-stale` | [`Use::StaleAsked`] |
 //! | stale, `stale-if-error` or the route's | [`Use::IfError`] |
@@ -35,16 +35,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use herdproof::Tick;
+use herdproof::{Tick, early};
 
 use super::{Route, Terms, cache_control::RequestDirectives, fields};
 
 /// Times to live that are shorter are left alone by chance: so near the origin's word is taken as it is.
 pub const JITTER_FROM: Duration = Duration::from_secs(10);
-/// How far ahead of its end a response may be refreshed, in load times times beta, as in the library's cache.
-const EARLIEST: f64 = 10.0;
-/// A load that took less counts as one that took this long.
-const SHORTEST_LOAD: Duration = Duration::from_millis(1);
 /// `Date` counts whole seconds, and many servers write it once a second: what it is behind by less than this is no age. Else a
 /// response with `max-age=1` would often arrive stale.
 const DATE_SLACK: i64 = 2;
@@ -68,11 +64,15 @@ pub struct Times {
     pub wall: SystemTime,
 }
 
-/// What chance has to say, drawn by whoever may.
+/// What a response does not say by itself: chance, drawn once when it is stored, and what came before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Draws {
     /// From `[0, 1)`: how much of the jitter this response gets.
     pub jitter: f64,
+    /// Random bits: how long before its end it is refreshed.
+    pub early: u64,
+    /// How long loads of it took before; see [`Life::load`].
+    pub load: Option<Duration>,
 }
 
 /// The times of a stored response.
@@ -84,9 +84,7 @@ pub struct Life {
     fresh_until: i64,
     /// When its age was zero.
     born: i64,
-    /// How long before its end it is to be refreshed, in milliseconds.
-    sooner: u32,
-    /// How long it took to come, in microseconds.
+    /// How long loads of it take, in microseconds.
     load: u32,
     /// How long it may be served while it is loaded again, in milliseconds from its end on; 49 days at most.
     while_for: u32,
@@ -102,7 +100,7 @@ pub struct Life {
 pub enum Use {
     /// Serve it.
     Fresh,
-    /// Serve it; and if [`Life::fires`] says so, refresh it meanwhile.
+    /// Serve it as fresh, and refresh it meanwhile.
     Early,
     /// Serve it, and refresh it meanwhile.
     StaleWhile,
@@ -177,20 +175,16 @@ impl Life {
         }
 
         let left = Duration::from_nanos(u64::try_from(left).unwrap_or(0));
-        let load = times.answered - times.asked;
-        let sooner = left.saturating_sub(jittered(left, route.jitter, draws.jitter));
-        // Who is served stale while it is loaded again does not wait for it either.
-        let lead = if while_for.is_zero() || no_stale { lead(load, route.beta).min(left / 2) } else { Duration::ZERO };
-        let look_at = if is_for_each {
-            i64::MIN
-        } else {
-            fresh_until.saturating_sub(signed(nanos(sooner))).saturating_sub(signed(nanos(lead)))
-        };
+        let load = early::load_time(draws.load, times.answered - times.asked);
+        let ttl = jittered(left, route.jitter, draws.jitter);
+        let grace = if no_stale { Duration::ZERO } else { while_for };
+        let lead = if route.early { early::lead(ttl, grace, load, draws.early) } else { Duration::ZERO };
+        let sooner = left - ttl + lead;
+        let look_at = if is_for_each { i64::MIN } else { fresh_until.saturating_sub(signed(nanos(sooner))) };
         Life {
             look_at,
             fresh_until,
             born: answered.saturating_sub(signed(nanos(age))),
-            sooner: millis(sooner),
             load: u32::try_from(load.as_micros()).unwrap_or(u32::MAX),
             while_for: millis(while_for),
             error_for: millis(error_for),
@@ -249,16 +243,7 @@ impl Life {
         Duration::from_millis(u64::from(self.error_for))
     }
 
-    /// Whether to refresh it now that [`at`](Life::at) said [`Use::Early`], given a number drawn from `(0, 1]`: the more probable
-    /// the closer its end and the longer it takes to come, and certain from the moment chance has put its end forward to.
-    pub fn fires(&self, now: Tick, route: &Route, draw: f64) -> bool {
-        let end = self.fresh_until.saturating_sub(i64::from(self.sooner).saturating_mul(1_000_000));
-        let load = Duration::from_micros(u64::from(self.load)).max(SHORTEST_LOAD);
-        let ahead = scaled(load, route.beta * -draw.clamp(f64::MIN_POSITIVE, 1.0).ln());
-        signed(now.as_nanos()).saturating_add(signed(nanos(ahead))) >= end
-    }
-
-    /// How long it took to come.
+    /// How long a load of it is expected to take: a peak EWMA ([`early::load_time`]).
     pub fn load(&self) -> Duration {
         Duration::from_micros(u64::from(self.load))
     }
@@ -344,10 +329,6 @@ pub fn jittered(ttl: Duration, share: f64, draw: f64) -> Duration {
     if ttl < JITTER_FROM { ttl } else { scaled(ttl, 1.0 - share.clamp(0.0, 1.0) * draw.clamp(0.0, 1.0)).min(ttl) }
 }
 
-fn lead(load: Duration, beta: f64) -> Duration {
-    if beta > 0.0 { scaled(load.max(SHORTEST_LOAD), beta * EARLIEST) } else { Duration::ZERO }
-}
-
 fn scaled(time: Duration, by: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * by).unwrap_or(Duration::MAX)
 }
@@ -389,7 +370,13 @@ mod tests {
     }
 
     fn plain() -> Route {
-        Route { if_error: Duration::ZERO, validate_every: Duration::ZERO, jitter: 0.0, beta: 0.0, ..Route::default() }
+        Route {
+            if_error: Duration::ZERO,
+            validate_every: Duration::ZERO,
+            jitter: 0.0,
+            early: false,
+            ..Route::default()
+        }
     }
 
     fn life(cache_control: &str, route: &Route) -> Life {
@@ -525,29 +512,79 @@ mod tests {
     fn who_is_put_forward_by_chance_is_refreshed_and_nobody_waits() {
         let route = Route { jitter: 0.1, ..plain() };
         let terms = Terms::read(StatusCode::OK, &headers(&[(header::CACHE_CONTROL, "max-age=100, must-revalidate")]));
-        let life = Life::begin(&terms, &route, &times(), Draws { jitter: 0.5 });
+        let life = Life::begin(&terms, &route, &times(), Draws { jitter: 0.5, ..Draws::default() });
         assert_eq!(life.at(after(94_999), &asked("")), Use::Fresh);
         assert_eq!(life.at(after(95_000), &asked("")), Use::Early);
-        assert!(life.fires(after(95_000), &route, 1.0));
         assert_eq!(life.at(after(99_999), &asked("")), Use::Early, "fresh by its own word, so it is served");
         assert_eq!(life.at(after(100_000), &asked("")), Use::Validate);
     }
 
     #[test]
     fn a_slow_load_is_begun_early_unless_stale_is_served_anyway() {
-        let route = Route { beta: 1.0, ..plain() };
         let slow = Times { asked: after(0), answered: after(200), ..times() };
-        let begin = |said: &str| {
+        let begin = |said: &str, early: bool, draws: Draws| {
             let terms = Terms::read(StatusCode::OK, &headers(&[(header::CACHE_CONTROL, said)]));
-            Life::begin(&terms, &route, &slow, Draws::default())
+            Life::begin(&terms, &Route { early, ..plain() }, &slow, draws)
         };
-        let life = begin("max-age=60");
-        assert_eq!(life.at(after(57_999), &asked("")), Use::Fresh);
-        assert_eq!(life.at(after(58_000), &asked("")), Use::Early);
-        assert!(!life.fires(after(58_000), &route, 0.5) && life.fires(after(59_990), &route, 0.5));
-        assert!(life.fires(after(58_000), &route, 0.0) && !life.fires(after(59_990), &route, 1.0));
-        let served = begin("max-age=60, stale-while-revalidate=5");
-        assert_eq!(served.at(after(59_999), &asked("")), Use::Fresh);
+        let check = |life: Life, early_from: u64| {
+            assert_eq!(life.at(after(early_from - 1), &asked("")), Use::Fresh, "until {early_from}");
+            assert_ne!(life.at(after(early_from + 1), &asked("")), Use::Fresh, "from {early_from} on");
+        };
+        check(begin("max-age=60", true, Draws::default()), 59_750);
+        check(begin("max-age=60", true, Draws { early: u64::MAX, ..Draws::default() }), 59_350);
+        let slower = Draws { load: Some(Duration::from_secs(2)), ..Draws::default() };
+        assert!(begin("max-age=60", true, slower).load().as_micros().abs_diff(1_460_000) <= 1, "a peak EWMA");
+        check(begin("max-age=60", true, slower), 58_175);
+        check(begin("max-age=1", true, slower), 600);
+        check(begin("max-age=60", false, slower), 60_000);
+        check(begin("max-age=60, stale-while-revalidate=5", true, slower), 60_000);
+        check(begin("max-age=60, stale-while-revalidate=2", true, slower), 58_175);
+        check(begin("max-age=60, stale-while-revalidate=5, must-revalidate", true, slower), 58_175);
+    }
+
+    /// Requests come every so many microseconds for six seconds, and loads take 80 ms: how often a page is refreshed, and how many
+    /// of the requests find it stale.
+    fn refreshes(seed: u64, every: u64, said: &str) -> (u32, u32) {
+        let rng = herdproof::Sim::new(seed).env().rng("fill");
+        let terms = Terms::read(StatusCode::OK, &headers(&[(header::CACHE_CONTROL, said)]));
+        let (route, load) = (Route { early: true, ..plain() }, Duration::from_millis(80));
+        let stored = |answered: Tick, before: Option<&Life>| {
+            let asked = Tick::from_nanos(answered.as_nanos() - 80_000_000);
+            let draws = Draws { jitter: rng.unit(), early: rng.bits(), load: before.map(Life::load) };
+            Life::begin(&terms, &route, &Times { asked, answered, ..times() }, draws)
+        };
+        let (mut life, mut refreshed_at) = (stored(after(80), None), None);
+        let (mut refreshes, mut stale) = (0, 0);
+        for now in (80_000..6_080_000).step_by(usize::try_from(every).unwrap()) {
+            let now = after(0) + Duration::from_micros(now);
+            if let Some(at) = refreshed_at.take_if(|at| now >= *at) {
+                life = stored(at, Some(&life));
+            }
+            match life.at(now, &asked("")) {
+                Use::Fresh => {}
+                Use::Early if refreshed_at.is_some() => {}
+                Use::Early => {
+                    refreshes += 1;
+                    refreshed_at = Some(now + load);
+                }
+                _ => stale += 1,
+            }
+        }
+        (refreshes, stale)
+    }
+
+    /// Dice for each request would begin the earlier the more requests there are: ten refreshes with 1,700 in a second.
+    #[test]
+    fn a_busy_page_is_refreshed_about_once_in_its_lifetime_and_nobody_waits() {
+        for seed in 0..50 {
+            for every in [10_000, 588, 50] {
+                let (refreshes, stale) = refreshes(seed, every, "max-age=1");
+                assert!(
+                    (6..=7).contains(&refreshes) && stale == 0,
+                    "seed {seed}, every {every} us: {refreshes}, {stale}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -111,7 +111,7 @@ struct Rules {
     share_set_cookie: Option<bool>,
     obey_clients: Option<bool>,
     jitter: Option<Spanned<f64>>,
-    early: Option<Spanned<f64>>,
+    early: Option<bool>,
 }
 
 /// The same, for a part of the paths. (Flattening one into the other would lose the places of mistakes.)
@@ -127,7 +127,7 @@ struct RouteTable {
     share_set_cookie: Option<bool>,
     obey_clients: Option<bool>,
     jitter: Option<Spanned<f64>>,
-    early: Option<Spanned<f64>>,
+    early: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -293,7 +293,7 @@ impl Rules {
         set(&mut rules.share_set_cookie, self.share_set_cookie);
         set(&mut rules.obey_clients, self.obey_clients);
         set(&mut rules.jitter, self.jitter.map(|jitter| share(&jitter, 0.5)).transpose()?);
-        set(&mut rules.beta, self.early.map(|early| share(&early, 10.0)).transpose()?);
+        set(&mut rules.early, self.early);
         Ok(())
     }
 }

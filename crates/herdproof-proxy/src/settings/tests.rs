@@ -58,7 +58,7 @@ hide_query = true
 
 [default]
 jitter = 0.2
-early = 0
+early = false
 
 [[route]]
 prefix = "/api"
@@ -77,7 +77,7 @@ obey_clients = true
 #[test]
 fn everything_that_can_be_said_is_heard() {
     let settings = Settings::parse(ALL).unwrap_or_else(|wrong| panic!("{wrong}"));
-    let rules = Rules { jitter: 0.2, beta: 0.0, ..Rules::default() };
+    let rules = Rules { jitter: 0.2, early: false, ..Rules::default() };
     let expected = Settings {
         listen: ([0; 4], 80).into(),
         admin: None,

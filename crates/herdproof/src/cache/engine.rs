@@ -265,14 +265,14 @@ mod tests {
     use super::{
         super::{
             Cache,
-            entry::{Content, Early, Life},
+            entry::{Content, Life},
         },
         *,
     };
     use crate::env::{Tick, sim::Sim};
 
     fn entry(value: u64) -> Entry<u64, ()> {
-        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, Early::NEVER);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, None);
         Entry::new(life, Content::Value(value, None))
     }
 

@@ -7,20 +7,14 @@ use std::{num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, policy::Policy, tags::Tag};
 use crate::{
+    early,
     env::{Tick, below, nanos},
     error::Panic,
 };
 
-/// How far ahead of its end an entry may be refreshed, in load times times beta: later than this chance would have to be
-/// kind one time in twenty thousand.
-const EARLIEST: f64 = 10.0;
-/// A load that took less counts as one that took this long; else nobody would come in the short time left to be early.
-const SHORTEST_LOAD: u64 = NANOS_PER_MILLI;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 /// Nothing is fresh for longer: 35 years, the longest time that its sixteen bits hold exactly with room for twice as long.
 const LONGEST: u64 = NANOS_PER_MILLI << 40;
-/// How much of the measured load time is what was measured before.
-const MEMORY: f64 = 0.7;
 
 /// What is kept for a key. In whole words: an entry is passed on a few times before it lies where it belongs, and a processor
 /// has to wait before it can read as one what was just written in parts.
@@ -68,7 +62,7 @@ pub(super) struct Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Fresh,
-    /// Fresh, but close to its end: whoever the dice choose refreshes it.
+    /// Served as fresh while it is refreshed.
     Early,
     /// Served while it is refreshed.
     Stale,
@@ -140,7 +134,8 @@ impl Away {
     }
 }
 
-/// How long a load takes, in one byte: from a microsecond to hours in eight steps to the octave. Chance makes more of it anyway.
+/// How long a load takes, in one byte: from a microsecond to hours in eight steps to the octave. That is for what comes after the
+/// next load; the lead of this entry was drawn from the exact time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoadTime(u8);
 
@@ -226,50 +221,34 @@ impl Ends {
     }
 }
 
-/// How long before its end an entry is to be looked at first, in load times: a number with 32 bits after the point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Early(u64);
-
-impl Early {
-    pub(super) const NEVER: Early = Early(0);
-
-    pub(super) fn new(beta: f64) -> Early {
-        Early(scaled_nanos(1 << 32, beta * EARLIEST))
-    }
-
-    /// Of what is fresh for so long.
-    #[inline]
-    fn lead(self, fresh: u64, load: u64) -> Away {
-        let lead = (u128::from(load.max(SHORTEST_LOAD)) * u128::from(self.0)) >> 32;
-        Away::at_most(u64::try_from(lead).unwrap_or(u64::MAX).min(fresh / 2))
-    }
-}
-
 /// What holds for plain values, reckoned once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// How long they are fresh at most, and how much of that is left to chance.
     fresh: u64,
     chance: u64,
-    grace: Away,
-    early: Early,
+    grace: u64,
+    /// The same as it is kept.
+    kept_grace: Away,
+    early: bool,
 }
 
 impl Terms {
     pub(super) fn of(policy: &Policy) -> Terms {
-        let fresh = nanos(policy.ttl).min(LONGEST);
-        let (grace, early) = (Away::at_least(nanos(policy.grace)), Early::new(policy.beta));
-        Terms { fresh, chance: scaled_nanos(fresh, policy.jitter), grace, early }
+        let (fresh, grace) = (nanos(policy.ttl).min(LONGEST), nanos(policy.grace));
+        let (chance, kept_grace) = (scaled_nanos(fresh, policy.jitter), Away::at_least(grace));
+        Terms { fresh, chance, grace, kept_grace, early: policy.early }
     }
 }
 
 impl Life {
-    /// Of what was loaded just now.
-    pub(super) fn begin(now: Tick, fresh: u64, grace: u64, load: u64, early: Early) -> Life {
+    /// Of what was loaded just now. If it is to be refreshed before its end, how long before is drawn from these bits.
+    pub(super) fn begin(now: Tick, fresh: u64, grace: u64, load: u64, early: Option<u64>) -> Life {
         let fresh = fresh.min(LONGEST);
         let fresh_until = after(now, fresh);
+        let lead = early.map_or(0, |bits| early::lead_nanos(fresh, grace, load, bits));
         // As it will be kept, so that the end is exact.
-        Life { look_at: early.lead(fresh, load).before(fresh_until), fresh_until, fresh, grace, load }
+        Life { look_at: Away::at_most(lead).before(fresh_until), fresh_until, fresh, grace, load }
     }
 
     /// When it was loaded, to a five hundredth of its time to live.
@@ -325,18 +304,6 @@ impl Life {
         }
         self
     }
-
-    /// How long loads take, this one included: an average that forgets.
-    #[inline]
-    pub(super) fn learn(before: Option<u64>, took: u64) -> u64 {
-        before.map_or(took, |before| scaled_nanos(before, MEMORY).saturating_add(scaled_nanos(took, 1.0 - MEMORY)))
-    }
-}
-
-/// Whether to refresh an entry before its end, given a number drawn from `(0, 1]`: the more probable the closer the end is and
-/// the longer the load takes. Callers who act on their own would do so e^(1/beta) times in the mean, however many they are.
-pub(super) fn fires(now: Tick, fresh_until: Tick, load: u64, beta: f64, draw: f64) -> bool {
-    after(now, scaled_nanos(load.max(SHORTEST_LOAD), beta * -draw.ln())) >= fresh_until
 }
 
 impl<V, E> Entry<V, E> {
@@ -345,8 +312,11 @@ impl<V, E> Entry<V, E> {
     #[inline(always)]
     pub(super) fn plain(now: Tick, terms: Terms, draw: u64, load: u64, value: V) -> Entry<V, E> {
         let fresh = terms.fresh - below(draw, terms.chance);
-        let left = terms.early.lead(fresh, load);
-        let times = Times::new(left, Away::at_least(fresh), terms.grace, LoadTime::new(load));
+        // The time to live has the upper bits of the draw, and the lead the lower ones.
+        let bits = draw.rotate_left(32);
+        let lead = if terms.early { early::lead_nanos(fresh, terms.grace, load, bits) } else { 0 };
+        let left = Away::at_most(lead);
+        let times = Times::new(left, Away::at_least(fresh), terms.kept_grace, LoadTime::new(load));
         Entry::Value { look_at: left.before(after(now, fresh)), times, value }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{
     any::Any,
-    hash::Hash,
+    hash::{DefaultHasher, Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
@@ -15,7 +15,7 @@ use std::{
 use super::{
     Inner,
     engine::Shard,
-    entry::{Content, Early, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
+    entry::{Content, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
     load::{Answer, Job},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
@@ -24,6 +24,7 @@ use super::{
     tags::{Mark, Tag},
 };
 use crate::{
+    early,
     env::{Tick, nanos},
     error::Panic,
     event::Event,
@@ -163,7 +164,7 @@ where
     }
 }
 
-impl<K, V: Clone, E> Inner<K, V, E> {
+impl<K: Hash, V: Clone, E> Inner<K, V, E> {
     /// What the origin's answer means for those who wait and for memory.
     #[inline(always)]
     pub(super) fn outcome(&self, job: &Job<K, V, E>, answer: Answer<Load<V>, E>, span: Span) -> Outcome<V, E> {
@@ -201,7 +202,7 @@ impl<K, V: Clone, E> Inner<K, V, E> {
     }
 
     fn kept(&self, job: &Job<K, V, E>, value: V, keep: &Keep, span: Span) -> Outcome<V, E> {
-        let (life, label) = self.life(job.policy(self), keep, span.to, took(job, span));
+        let (life, label) = self.life(&job.key, job.policy(self), keep, span.to, took(job, span));
         let entry = Some(Entry::new(life, Content::Value(value.clone(), label)));
         Outcome { loaded: Loaded::Value { value, born: span.to, way: Way::Loaded }, entry }
     }
@@ -211,7 +212,7 @@ impl<K, V: Clone, E> Inner<K, V, E> {
         let ttl = self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.absent)));
         // What is not to be remembered takes no room, unless it replaces a value which is no longer true.
         let kept = ttl > 0 || job.prior.is_some();
-        let life = || Life::begin(to, ttl, 0, between(from, to), Early::NEVER);
+        let life = || Life::begin(to, ttl, 0, between(from, to), None);
         Outcome { loaded: Loaded::Absent, entry: kept.then(|| Entry::new(life(), Content::Absent)) }
     }
 
@@ -220,7 +221,7 @@ impl<K, V: Clone, E> Inner<K, V, E> {
         let policy = job.policy(self);
         let remembered = || {
             let ttl = self.jittered_nanos(policy, nanos(policy.failed));
-            let life = Life::begin(now, ttl, 0, 0, Early::NEVER);
+            let life = Life::begin(now, ttl, 0, 0, None);
             (policy.failed > Duration::ZERO).then(|| Entry::new(life, failure))
         };
         Outcome { loaded, entry: self.put_off(job, now).or_else(remembered) }
@@ -249,7 +250,7 @@ impl<K, V: Clone, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    pub(super) fn life(&self, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>) {
+    pub(super) fn life(&self, key: &K, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>) {
         let own = |ttl: Option<Duration>| self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.ttl)));
         let ttl = keep.in_memory.map_or_else(|| own(keep.ttl), nanos);
         let grace = keep.grace.unwrap_or(policy.grace);
@@ -258,7 +259,24 @@ impl<K, V: Clone, E> Inner<K, V, E> {
             Some(_) => self.tags.birth(now, now + Duration::from_nanos(ttl) + grace.max(policy.keep)),
             None => now,
         };
-        (Life::begin(born, ttl, nanos(grace), load, Early::new(policy.beta)), label)
+        (Life::begin(born, ttl, nanos(grace), load, self.early(key, policy, ttl)), label)
+    }
+
+    /// The bits from which it is drawn how long before its end an entry that is fresh for so long is refreshed, if it is.
+    ///
+    /// Processes that share a second tier must not draw each for itself: then the earliest of them would decide, the earlier the
+    /// more there are. They take a hash of the key and of the version, for which the time to live in the tier stands: it has
+    /// its jitter, and is the same for all.
+    pub(super) fn early(&self, key: &K, policy: &Policy, ttl: u64) -> Option<u64> {
+        policy.early.then(|| match &self.second {
+            None => self.rng.bits(),
+            Some(_) => {
+                // Not seeded, as all others here are: it has to be the same in all processes.
+                let mut hasher = DefaultHasher::new();
+                (key, ttl / 1_000_000).hash(&mut hasher);
+                hasher.finish()
+            }
+        })
     }
 
     /// What is kept of this beside the times, if it has tags.
@@ -292,8 +310,8 @@ impl<K, V: Clone, E> Inner<K, V, E> {
 
 /// How long loads of this key take, this one included.
 #[inline]
-fn took<K, V: Clone, E>(job: &Job<K, V, E>, Span { from, to }: Span) -> u64 {
-    Life::learn(job.prior.as_ref().map(|prior| prior.life().load), between(from, to))
+pub(super) fn took<K, V: Clone, E>(job: &Job<K, V, E>, Span { from, to }: Span) -> u64 {
+    early::load_nanos(job.prior.as_ref().map(|prior| prior.life().load), between(from, to))
 }
 
 impl<V: Clone, E> Entry<V, E> {

@@ -20,7 +20,7 @@ pub struct Policy {
     pub(super) grace: Duration,
     pub(super) keep: Duration,
     pub(super) jitter: f64,
-    pub(super) beta: f64,
+    pub(super) early: bool,
     pub(super) absent: Duration,
     pub(super) failed: Duration,
     pub(super) pause: Duration,
@@ -36,7 +36,7 @@ impl Policy {
             grace: Duration::ZERO,
             keep: Duration::ZERO,
             jitter: 0.1,
-            beta: 1.0,
+            early: true,
             absent: ttl.min(Duration::from_secs(10)),
             failed: ttl.min(Duration::from_millis(100)),
             pause: Duration::from_secs(1),
@@ -47,7 +47,7 @@ impl Policy {
 
     /// Fresh for exactly this long, and nothing else: no grace, no jitter, no early refresh.
     pub fn strict(ttl: Duration) -> Policy {
-        Policy::new(ttl).jitter(0.0).early(0.0)
+        Policy::new(ttl).jitter(0.0).early(false)
     }
 
     /// For how long after its freshness it is served while it is loaded again; not at all unless told otherwise.
@@ -70,9 +70,11 @@ impl Policy {
         self
     }
 
-    /// How eagerly an entry in use is refreshed before its end: the beta of `XFetch`, 1 unless told otherwise, 0 for never.
-    pub fn early(mut self, beta: f64) -> Policy {
-        self.beta = if beta.is_nan() { 0.0 } else { beta.clamp(0.0, 100.0) };
+    /// Whether the first hit near the end of an entry refreshes it, so that nobody waits; default: true. How near is drawn once,
+    /// when the entry is stored, and is from 1.25 to 3.25 load times; see [`early`](mod@crate::early). With a
+    /// [`grace`](Policy::grace) of at least two load times the refresh begins at the end, since nobody waits for it then.
+    pub fn early(mut self, early: bool) -> Policy {
+        self.early = early;
         self
     }
 

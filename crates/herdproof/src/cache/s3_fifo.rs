@@ -496,7 +496,7 @@ mod tests {
     use std::{collections::HashMap, ops::Range};
 
     use super::{
-        super::entry::{Content, Early, Life},
+        super::entry::{Content, Life},
         *,
     };
     use crate::env::{Env, Tick, sim::Sim};
@@ -552,7 +552,7 @@ mod tests {
     }
 
     fn entry(value: u64) -> Entry<u64, ()> {
-        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, Early::NEVER);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, None);
         Entry::new(life, Content::Value(value, None))
     }
 

@@ -146,34 +146,34 @@ fn with_early_refresh_a_crowd_neither_waits_nor_gets_anything_stale_nor_loads_mo
     assert!(answers.iter().skip(80).all(|(got, waited)| waited.is_zero() && got.source == Source::Memory));
 }
 
+/// Dice for each reader would begin the earlier the more readers there are.
 #[test]
-fn callers_who_refresh_early_on_their_own_do_so_as_often_as_the_law_says() {
-    let env = Sim::new(5).env();
-    let rng = env.rng("early");
-    for beta in [0.5f64, 1.0, 2.0, 4.0] {
-        // A hundred callers in each load time. Whoever comes before the first load is over refreshes, or does not, without
-        // seeing what it loaded.
-        let (load, runs) = (SEC, 400);
-        let end = Tick::ZERO + 100 * SEC;
-        let counts: Vec<f64> = (0..runs)
-            .map(|_| {
-                let (mut now, mut fired, mut first) = (Tick::ZERO + SEC.mul_f64(100.0 - 15.0 * beta), 0.0, Tick::MAX);
-                while now < first + load {
-                    if entry::fires(now, end, nanos(load), beta, 1.0 - rng.unit()) {
-                        fired += 1.0;
-                        first = first.min(now);
-                    }
-                    now = now + load.mul_f64(-(1.0 - rng.unit()).ln() / 100.0);
-                }
-                fired
-            })
-            .collect();
-        let mean = counts.iter().sum::<f64>() / f64::from(runs);
-        let spread = counts.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / f64::from(runs - 1);
-        let error = (spread / f64::from(runs)).sqrt();
-        let law = (1.0 / beta).exp();
-        assert!((mean - law).abs() < 3.0 * error, "beta {beta}: {mean} +- {error}, not {law}");
-    }
+fn a_busy_key_is_refreshed_as_often_as_a_quiet_one() {
+    let refreshes = |gap: Duration| {
+        let mut scene = Scene::new(Policy::new(10 * SEC).jitter(0.0));
+        check(&scene.ask(80 * MS), 1, Source::Loaded);
+        let end = scene.env.now() + 100 * SEC;
+        while scene.env.now() < end {
+            drop(scene.get(80 * MS));
+            scene.pass(gap);
+        }
+        let Stats { misses, refreshes, .. } = scene.cache.stats();
+        assert_eq!(misses, 1, "nobody waits after the first, with reads every {gap:?}");
+        refreshes
+    };
+    assert_eq!([8 * MS, MS, MS / 10].map(refreshes), [10; 3]);
+}
+
+#[test]
+fn who_comes_after_the_end_joins_a_refresh_that_takes_too_long() {
+    let mut scene = Scene::new(Policy::strict(SEC).early(true));
+    check(&scene.ask(80 * MS), 1, Source::Loaded);
+    scene.pass(899 * MS);
+    check(&scene.ask(400 * MS), 1, Source::Memory);
+    assert_eq!(scene.loads(), 2, "the lead is at least 100 ms");
+    scene.pass(200 * MS);
+    check(&scene.ask(400 * MS), 2, Source::Joined);
+    assert_eq!(scene.loads(), 2);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_failed_refresh_within_the_grace_is_not_tried_again_by_the_next_caller() {
 
 #[test]
 fn a_refresh_that_fails_shortly_before_the_end_does_not_make_stale_what_is_fresh() {
-    let mut scene = Scene::new(Policy::new(10 * SEC).jitter(0.0).pause(4 * SEC).grace(60 * SEC));
+    let mut scene = Scene::new(Policy::new(10 * SEC).jitter(0.0).pause(4 * SEC).on_error(60 * SEC));
     check(&scene.ask(SEC), 1, Source::Loaded);
     scene.pass(9 * SEC + 900 * MS);
     while scene.loads() == 1 {
@@ -652,7 +652,7 @@ fn what_has_not_changed_keeps_its_tags_and_what_was_said_of_it() {
 fn entries_that_were_stored_together_do_not_expire_together() {
     let mut sim = Sim::new(1);
     let env = sim.env();
-    let policy = Policy::new(100 * SEC).jitter(0.2).early(0.0);
+    let policy = Policy::new(100 * SEC).jitter(0.2).early(false);
     let cache: Cache<u32, u32> = Cache::builder(&env).policy(policy).build();
     (0..2_000).for_each(|key| cache.set(key, key));
     let fresh = |cache: &Cache<u32, u32>| (0..2_000).filter(|key| cache.peek(key).is_some()).count();
@@ -899,17 +899,19 @@ fn times_survive_being_kept_in_little_room() {
     let kept = |life| Entry::<u32, String>::new(life, Content::Value(1, None)).life();
     for ttl in [MS, 17 * MS, SEC, 60 * SEC, 3_601 * SEC, 86_400 * SEC, 1_000 * 86_400 * SEC] {
         let ttl = ttl + Duration::from_nanos(123);
-        let life = Life::begin(now, nanos(ttl), nanos(5 * ttl), nanos(80 * MS), entry::Early::new(1.0));
+        let life = Life::begin(now, nanos(ttl), nanos(5 * ttl), nanos(10 * ttl), Some(7 << 60));
         let kept = kept(life);
         assert_eq!((kept.look_at, kept.fresh_until), (life.look_at, now + ttl), "its end is exact");
         assert!(kept.born() <= now && now - kept.born() <= MS + ttl / 500, "{ttl:?}: {:?}", kept.born());
         let grace = Duration::from_nanos(kept.grace);
         assert!(grace >= 5 * ttl && grace <= MS + 5 * ttl + ttl / 100, "{ttl:?}: {grace:?}");
     }
-    let life = Life::begin(now, nanos(60 * SEC), nanos(300 * SEC), nanos(80 * MS), entry::Early::new(1.0));
-    assert_eq!(life.look_at, now + 59_200 * MS, "ten load times before the end");
-    let short = Life::begin(now, nanos(SEC), 0, nanos(SEC), entry::Early::new(1.0));
+    let early = Life::begin(now, nanos(60 * SEC), 0, nanos(80 * MS), Some(0));
+    assert_eq!(early.look_at, now + 59_900 * MS, "one and a quarter load times before the end");
+    let short = Life::begin(now, nanos(SEC), 0, nanos(SEC), Some(0));
     assert_eq!(short.look_at, now + 500 * MS, "but not before half of its life");
+    let life = Life::begin(now, nanos(60 * SEC), nanos(300 * SEC), nanos(80 * MS), Some(0));
+    assert_eq!(life.look_at, life.fresh_until, "with a grace, at the end");
     let put_off = life.put_off(now + 61 * SEC, 2 * SEC, Duration::ZERO);
     assert_eq!((put_off.look_at, put_off.fresh_until), (now + 63 * SEC, now + 60 * SEC));
     assert_eq!((kept(put_off).look_at, kept(put_off).fresh_until), (put_off.look_at, put_off.fresh_until));
@@ -927,12 +929,14 @@ fn a_plain_value_lives_as_long_as_one_of_which_more_is_said() {
     for _ in 0..1_000 {
         let time = |most: Duration| rng.between(Duration::ZERO, most);
         let (ttl, grace, load) = (time(10_000 * SEC), time(100 * SEC), time(SEC));
-        let policy = Policy::new(ttl).grace(grace).early(4.0 * rng.unit()).jitter(0.0);
+        let (is_early, draw) = (rng.chance(0.8), rng.bits());
+        let grace = if rng.chance(0.5) { grace } else { Duration::ZERO };
+        let policy = Policy::new(ttl).grace(grace).early(is_early).jitter(0.0);
         let now = Tick::ZERO + time(1_000 * SEC);
-        let early = entry::Early::new(policy.beta);
-        let life = Life::begin(now, nanos(ttl), nanos(grace), nanos(load), early);
+        let bits = is_early.then_some(draw.rotate_left(32));
+        let life = Life::begin(now, nanos(ttl), nanos(grace), nanos(load), bits);
         let said = Entry::<u32, String>::new(life, Content::Value(1, None));
-        let plain = Entry::<u32, String>::plain(now, Terms::of(&policy), 0, nanos(load), 1);
+        let plain = Entry::<u32, String>::plain(now, Terms::of(&policy), draw, nanos(load), 1);
         assert_eq!(plain.life(), said.life(), "{policy:?}");
         // Chance takes what it may, and no more.
         let terms = Terms::of(&policy.jitter(0.25));
@@ -955,8 +959,8 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
         let load = |_| async { unreachable!("it is there") };
         scene.cache.load(hash, "key".into(), now, None, Purpose::Miss, load).wait().unwrap().source
     };
-    let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
-    let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), entry::Early::NEVER);
+    let fresh = Life::begin(now, nanos(SEC), 0, nanos(MS), None);
+    let old = Life::begin(Tick::ZERO, nanos(SEC), 0, nanos(MS), None);
     assert_eq!(source(fresh), Source::Memory);
     assert_eq!(source(old.put_off(now, SEC, 60 * SEC)), Source::StaleOnError);
 }

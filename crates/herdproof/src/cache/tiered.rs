@@ -5,8 +5,8 @@ use std::{convert::Infallible, future::Future, hash::Hash, sync::Arc, time::Dura
 use super::{
     Inner,
     call::{Call, spanned},
-    entry::{Content, Early, Entry, Life, Phase, before, between},
-    fill::{Loaded, Way},
+    entry::{Content, Entry, Life, Phase, before, between},
+    fill::{Loaded, Way, took},
     load::{Answer, Job, Purpose},
     outcome::{Keep, Load},
     policy::Policy,
@@ -255,7 +255,7 @@ where
         span: Span,
         ashore: &mut Ashore<V, E>,
     ) -> Loaded<V, E> {
-        let (stored, found) = self.stored(found, span.to - span.from);
+        let (stored, found) = self.stored(found, Duration::from_nanos(took(&self.job, span)));
         let loaded = match &stored.value {
             Some(value) => Loaded::Value { value: value.clone(), born: span.to, way: Way::Loaded },
             None => Loaded::Absent,
@@ -304,8 +304,9 @@ where
     /// What the tier has, as it is kept in memory: fresh for as long as it is there, but no longer than `most`.
     fn entry(&self, held: &Held<V>, at: Tick, most: Duration) -> (Life, Content<V, E>) {
         let Held { age, left, past, grace, load, .. } = *held;
+        let early = self.cache.early(&self.job.key, self.policy(), nanos(age + left));
         let left = left.min(most);
-        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), Early::new(self.policy().beta));
+        let mut life = Life::begin(at, nanos(left), nanos(grace), nanos(load), early);
         if left.is_zero() {
             life.fresh_until = before(at, nanos(past));
             life.look_at = life.fresh_until;
@@ -328,7 +329,7 @@ where
     }
 }
 
-impl<K, V: Clone, E> Inner<K, V, E> {
+impl<K: Hash, V: Clone, E> Inner<K, V, E> {
     /// A value as it goes into the tier. Chance has its share here, so that it is the same in all tiers.
     pub(super) fn to_store(&self, policy: &Policy, value: V, keep: &Keep, load: Duration) -> Stored<V> {
         Stored {

@@ -264,10 +264,6 @@ pub(crate) struct OwnedLead<V: Clone, E> {
 }
 
 impl<V: Clone, E> OwnedLead<V, E> {
-    pub(crate) fn place(&self) -> Place {
-        self.flight.shared.place
-    }
-
     pub(crate) fn id(&self) -> FlightId {
         self.id
     }

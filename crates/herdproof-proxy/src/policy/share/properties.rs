@@ -35,7 +35,7 @@ const DIRECTIVES: [&str; 19] = [
 ];
 
 fn route() -> Route {
-    Route { jitter: 0.0, beta: 0.0, ..Route::default() }
+    Route { jitter: 0.0, early: false, ..Route::default() }
 }
 
 fn times() -> Times {
@@ -309,7 +309,6 @@ proptest! {
             let now = Tick::ZERO + Duration::from_secs(seconds);
             judged.life.at(now, &RequestDirectives::read(&message));
             judged.life.age(now);
-            judged.life.fires(now, &Route::default(), 0.5);
         }
     }
 }

@@ -151,7 +151,7 @@ impl World {
         settings.origin.url = format!("http://{}", listener.local_addr().unwrap());
         // What is slow on a busy machine is not to be asked for twice.
         settings.origin.hedge_after = None;
-        settings.rules.beta = 0.0;
+        settings.rules.early = false;
         set(&mut settings);
         let origin = Arc::new(Origin {
             script,

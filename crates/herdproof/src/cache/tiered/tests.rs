@@ -1,6 +1,7 @@
 //! A fleet of caches around one tier: each hazard once, in virtual time.
 
 use std::{
+    collections::HashSet,
     future::pending,
     pin::Pin,
     sync::{
@@ -194,6 +195,27 @@ fn refreshed_early_the_fleet_makes_one_load_per_expiry_and_nothing_is_stale() {
     let (fleet, waited, served) = crowd(&Policy::new(SEC).jitter(0.0));
     assert!((3..=5).contains(&fleet.loads()), "{}", fleet.loads());
     assert!(waited < 10 && served.iter().all(|got| !got.is_stale()), "{waited}");
+}
+
+/// Else the earliest of all nodes would refresh it, the earlier the more there are.
+#[test]
+fn all_nodes_draw_the_same_lead_for_one_value_and_another_for_the_next() {
+    let mut fleet = Fleet::new(20, &Policy::strict(60 * SEC).early(true));
+    let mut leads = |key: &str| {
+        let gets = fleet.nodes.iter().map(|node| fleet.env.spawn(node.get(key, || fleet.load(80 * MS))));
+        for get in gets.collect::<Vec<_>>() {
+            fleet.sim.run(get).unwrap().unwrap();
+        }
+        let lead = |node: &Node| {
+            let life = node.0.engine.peek(key).unwrap().life();
+            life.fresh_until - life.look_at
+        };
+        let leads: Vec<Duration> = fleet.nodes.iter().map(lead).collect();
+        assert!(leads.iter().all(|lead| *lead == leads[0]), "{leads:?}");
+        leads[0]
+    };
+    let leads: HashSet<Duration> = ["a", "b", "c", "d", "e"].map(&mut leads).into();
+    assert!(leads.len() >= 4 && leads.iter().all(|lead| (100 * MS..=260 * MS).contains(lead)), "{leads:?}");
 }
 
 #[test]
