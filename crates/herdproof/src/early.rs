@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(load_nanos(Some(80 * MS), 200 * MS), 200 * MS);
         assert_eq!(load_nanos(Some(200 * MS), 80 * MS) / MS, 164);
         let settled = (0..30).fold(200 * MS, |load, _| load_nanos(Some(load), 80 * MS));
-        assert!(settled >= 80 * MS && settled < 81 * MS, "{settled}");
+        assert!((80 * MS..81 * MS).contains(&settled), "{settled}");
     }
 
     #[test]

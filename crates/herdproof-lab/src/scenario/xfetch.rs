@@ -159,8 +159,8 @@ fn run(settings: &Settings) -> Report {
         parameters: vec![
             Parameter::new("expiries", format!("{EXPIRIES}, {SHARED} where loads are shared, all in one picture")),
             Parameter::new(
-                "loads in a time to live",
-                format!("{:?}, with loads of {:?} in the mean", traffic::TTL, traffic::LOAD),
+                "more and more reads",
+                format!("ttl {:?}, load {:?}, and +- {WAITING_SPREAD:?} for the waits", traffic::TTL, traffic::LOAD),
             ),
             Parameter::new("the pictures end", "where the entries would, and a load later"),
         ],
@@ -348,23 +348,24 @@ struct Traffic {
 /// Reads in a load time.
 const READS: [u32; 3] = [10, 1_000, 100_000];
 /// For how many loads they are watched: fewer, where a load is long in coming and readers are many.
-const DICE_LOADS: [usize; 3] = [40, 20, 10];
-const DRAWN_LOADS: [usize; 3] = [40, 20, 3];
-/// For those who wait: 1,700 reads a second, for so many loads.
+const DICE_LOADS: [usize; 3] = [40, 20, 20];
+const DRAWN_LOADS: [usize; 3] = [40, 20, 5];
+/// For those who wait: 1,700 reads a second, for so many loads, each of which takes up to so much more or less than the mean.
 const WAITING_READS: u32 = 136;
 const WAITING_LOADS: usize = 200;
+const WAITING_SPREAD: Duration = Duration::from_millis(40);
 
 impl Traffic {
     fn watch(seed: u64) -> Traffic {
         let per_ttl = |rule, loads: [usize; 3]| {
             let runs = [(READS[0], loads[0]), (READS[1], loads[1]), (READS[2], loads[2])];
-            runs.map(|(reads, loads)| traffic::watch(seed, rule, reads, loads).per_ttl)
+            runs.map(|(reads, loads)| traffic::watch(seed, rule, reads, loads, Duration::ZERO).per_ttl)
         };
         let rules = [Rule::Never, Rule::Dice, Rule::Exponential, Rule::Library];
         Traffic {
             dice: per_ttl(Rule::Dice, DICE_LOADS),
             drawn: per_ttl(Rule::Library, DRAWN_LOADS),
-            waited: rules.map(|rule| traffic::watch(seed, rule, WAITING_READS, WAITING_LOADS).waited),
+            waited: rules.map(|rule| traffic::watch(seed, rule, WAITING_READS, WAITING_LOADS, WAITING_SPREAD).waited),
         }
     }
 

@@ -14,7 +14,7 @@ use herdproof::{Cache, Env, Group, Sim, Tick, cache::Policy, env::Rng};
 use parking_lot::Mutex;
 
 pub(super) const TTL: Duration = Duration::from_secs(1);
-/// The mean; it takes from half of it to half as much again.
+/// How long a load takes, in the mean.
 pub(super) const LOAD: Duration = Duration::from_millis(80);
 const KEY: &str = "key";
 /// Readers for each load time who come one by one. More come in groups, so that a run stays short.
@@ -56,13 +56,16 @@ struct Reader {
     rule: Rule,
     cache: Cache<&'static str, Page, &'static str>,
     flights: Group<&'static str, Page, &'static str>,
+    /// How much longer or shorter than the mean a load may take.
+    spread: Duration,
     rng: Arc<Rng>,
     /// When loads began.
     loads: Arc<Mutex<Vec<Tick>>>,
 }
 
-/// Readers of whom `n` come in a load time, until there have been so many loads after the first.
-pub(super) fn watch(seed: u64, rule: Rule, n: u32, loads: usize) -> Seen {
+/// Readers of whom `n` come in a load time, until there have been so many loads after the first. A load takes as long as any other,
+/// or up to `spread` more or less.
+pub(super) fn watch(seed: u64, rule: Rule, n: u32, loads: usize, spread: Duration) -> Seen {
     let mut sim = Sim::new(seed);
     let env = sim.env();
     let policy = Policy::strict(TTL).early(rule == Rule::Library);
@@ -70,6 +73,7 @@ pub(super) fn watch(seed: u64, rule: Rule, n: u32, loads: usize) -> Seen {
         rule,
         cache: Cache::builder(&env).policy(policy).build(),
         flights: Group::new(&env),
+        spread,
         rng: Arc::new(env.rng("reader")),
         loads: Arc::default(),
         env,
@@ -132,7 +136,7 @@ impl Reader {
         async move {
             let began = reader.env.now();
             reader.loads.lock().push(began);
-            reader.env.sleep(reader.rng.between(LOAD / 2, LOAD * 3 / 2)).await;
+            reader.env.sleep(reader.rng.between(LOAD - reader.spread, LOAD + reader.spread)).await;
             let (now, took) = (reader.env.now(), reader.env.now() - began);
             let lead = reader.exponential(took);
             Ok(Page { end: now + TTL, took, refresh_at: now + TTL.saturating_sub(lead) })
