@@ -10,6 +10,7 @@
 //! - herdproof checks both of an entry's times, counts hits, and has the entry's age with it. `quick_cache`, foyer, lru and
 //!   moka without TTL check none; nor does anybody count, but moka with its housekeeping.
 //! - `hit` is a hundred thousand keys drawn by a power law (0.99), of which the cache holds all.
+//! - `stale-hit` is one key that everybody wants, past its time, while its refresh is under way; beside it the same key fresh.
 //! - `ratio-*` is the share of five million requests that miss (the last three million count) with room for a tenth of the
 //!   keys: a power law; the same with every fifth request for a key that never comes again; a power law whose favourites
 //!   change all the time.
@@ -23,10 +24,10 @@ use std::process::ExitCode;
 
 use herdproof_bench::{Bench, Case, Counting, Goal, Run, Subject};
 use peers::{
-    Foyer, Herdproof, HerdproofWaiting, Lru, MiniMoka, Moka, MokaFuture, MokaTtl, Peer, QuickCache, QuickCacheAsync,
+    Foyer, Herdproof, HerdproofStale, HerdproofWaiting, Lru, MiniMoka, Moka, MokaFuture, MokaTtl, Peer, QuickCache, QuickCacheAsync,
 };
 use scenes::{
-    hit, hit_on_two_threads, loading_hit, loading_hit_on_two_threads, memory, miss, power_law, scanned, shifting,
+    hit, hit_on_two_threads, hot_hit, hot_hit_on_two_threads, loading_hit, loading_hit_on_two_threads, memory, miss, power_law, scanned, shifting,
 };
 
 #[global_allocator]
@@ -65,6 +66,20 @@ fn main() -> ExitCode {
                 name: "hit-2",
                 subjects: subjects!(hit_on_two_threads: Herdproof, QuickCache, Lru, Foyer, MiniMoka, Moka, MokaTtl),
                 goals: vec![goal("quick_cache", "wall ns/call", 1.0 / 1.5), goal("moka, TTL", "wall ns/call", 10.0)],
+                ops: 4_000_000,
+                instructions: false,
+            },
+            Case {
+                name: "stale-hit",
+                subjects: subjects!(hot_hit: HerdproofStale, Herdproof),
+                goals: vec![goal("herdproof", "ns/op", 1.0 / 1.3)],
+                ops: 4_000_000,
+                instructions: true,
+            },
+            Case {
+                name: "stale-hit-2",
+                subjects: subjects!(hot_hit_on_two_threads: HerdproofStale, Herdproof),
+                goals: vec![goal("herdproof", "wall ns/call", 1.0 / 1.3)],
                 ops: 4_000_000,
                 instructions: false,
             },

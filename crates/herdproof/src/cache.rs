@@ -191,7 +191,7 @@ where
     {
         let found = self.0.engine.get(self.0.engine.hash(key), key).and_then(|found| self.0.servable(key, &found.entry));
         match &found {
-            Some(got) if got.is_stale() => self.0.serve_stale(key, got.age()),
+            Some(got) if got.is_stale() => self.0.serve_stale(key, || got.age()),
             Some(_) => drop(self.0.serve_fresh(key)),
             None => self.0.count_miss(),
         }

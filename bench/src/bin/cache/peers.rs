@@ -1,11 +1,11 @@
 //! The caches, each in its own words.
 
-use std::{convert::Infallible, num::NonZeroUsize, sync::Mutex, time::Duration};
+use std::{convert::Infallible, future::pending, num::NonZeroUsize, sync::Mutex, time::Duration};
 
 use futures_util::FutureExt as _;
 use herdproof::{
     Cache, Env,
-    cache::{Got, Policy, Source},
+    cache::{Got, Keep, Policy, Source},
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -56,6 +56,28 @@ impl Loading for Herdproof {
 fn fresh(got: Got<u64>) -> u64 {
     assert!(got.source != Source::Stale, "nothing is stale");
     got.value
+}
+
+/// The same with entries that are past their time and within their grace, while a load that does not end refreshes them.
+pub(crate) struct HerdproofStale(Herdproof);
+
+impl Peer for HerdproofStale {
+    const NAME: &'static str = "herdproof, stale";
+
+    fn new(capacity: usize) -> Self {
+        HerdproofStale(Herdproof::new(capacity))
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        let got = self.0.0.get(&key, pending).wait().expect("it can be served");
+        (got.source == Source::Stale).then_some(got.value)
+    }
+
+    fn insert(&self, key: u64, value: u64) {
+        self.0.0.set_with(key, value, &Keep::ttl(Duration::ZERO).grace(HOUR));
+        // Until the coarse clock has passed its end too.
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The same, by a thread that waits instead of a task.

@@ -32,6 +32,19 @@ pub(crate) fn hit_on_two_threads<P: Peer>(ops: u64) -> Vec<Value> {
     on_two_threads(All::LetIn, ops, async || cache.get(next(&keys)).is_some())
 }
 
+/// The key that everybody wants.
+pub(crate) fn hot_hit<P: Peer>(ops: u64) -> Vec<Value> {
+    alone(All::LetIn, ops, || {
+        let cache: P = holding(1, ROOM);
+        async move || cache.get(0).is_some()
+    })
+}
+
+pub(crate) fn hot_hit_on_two_threads<P: Peer>(ops: u64) -> Vec<Value> {
+    let cache: P = holding(1, ROOM);
+    on_two_threads(All::LetIn, ops, async || cache.get(0).is_some())
+}
+
 pub(crate) fn loading_hit<P: Loading>(ops: u64) -> Vec<Value> {
     let keys = drawn();
     alone(All::LetIn, ops, || {

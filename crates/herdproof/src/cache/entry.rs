@@ -186,6 +186,17 @@ impl Times {
         self.left().is_behind()
     }
 
+    /// When the value was loaded, if it is past its time and within its grace, and no load of it has failed since.
+    #[inline]
+    pub(super) fn stale_since(self, look_at: Tick, now: Tick) -> Option<Tick> {
+        if self.is_put_off() {
+            return None;
+        }
+        let fresh_until = self.left().after(look_at);
+        let is_stale = now >= fresh_until && now < self.grace().after(fresh_until);
+        is_stale.then(|| self.fresh().before(fresh_until))
+    }
+
     #[inline]
     pub(super) fn ends(self) -> Ends {
         Ends(self.0.get() as u32)

@@ -107,17 +107,24 @@ where
             return self.serve(hash, key, found, cache.env().coarse(), load);
         }
         shard.entries.prefetch_put(hash);
-        let led = match follow(cache, shard, hash, key) {
-            Ok(flight) => Err(flight),
-            Err(shard) => Ok(Lead::begin(cache, shard, hash, key.to_owned())),
+        let lead = match follow(cache, shard, hash, key) {
+            Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),
+            Ok(flight) => {
+                cache.count_miss();
+                return cache.wait_for(flight, cache.own_policy(&key.to_owned()).as_deref(), None, cache.env().coarse());
+            }
         };
         let (key, now) = (key.to_owned(), cache.env().coarse());
         let policy = cache.own_policy(&key);
-        cache.count_miss();
-        match led {
-            Ok(lead) => self.lead(lead, key, policy, Purpose::Miss, now, None, None, load),
-            Err(flight) => cache.wait_for(flight, policy.as_deref(), None, now),
+        if !cache.loads_here() {
+            cache.count_miss();
+            return self.lead(lead, key, policy, Purpose::Miss, now, None, None, load);
         }
+        cache.tally.miss_and_load();
+        cache.env().tell(&Event::CacheMiss);
+        cache.env().tell(&Event::Load);
+        let job = cache.job(key, lead.place(), policy, Purpose::Miss, now, None);
+        self.run_here(lead, job, None, || load(None))
     }
 
     /// Loads what has to be waited for, or follows who does.
@@ -188,7 +195,7 @@ where
         cache.env().tell(&Event::Load);
         let before = prior.as_ref().and_then(|prior| prior.prior(asked));
         let job = cache.job(key, lead.place(), policy, purpose, asked, prior);
-        if cache.second.is_none() && cache.limit.is_none() {
+        if cache.loads_here() {
             cache.tally.load();
             self.run_here(lead, job, fallback, || load(before))
         } else {
@@ -330,6 +337,12 @@ where
                 None
             }
         }
+    }
+
+    /// Whether loads go neither through a gate nor through a second tier.
+    #[inline(always)]
+    fn loads_here(&self) -> bool {
+        self.second.is_none() && self.limit.is_none()
     }
 
     /// A load that begins now: tags that are expired from here on make it out of date.

@@ -50,7 +50,7 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// The way of every `get`: a plain fresh value ends here.
+    /// The way of every `get`: a plain value ends here if it is fresh, or stale while somebody else refreshes it.
     #[inline(always)]
     pub(super) fn look_up<Q, F, L>(&self, key: &Q, load: L) -> Get<V, E>
     where
@@ -72,6 +72,12 @@ where
                 if now < look_at && !times.is_put_off() {
                     cache.serve_fresh(key);
                     return Get::hit(Got::fresh(value, look_at, times.ends(), now));
+                }
+                if state.is_claimed(now)
+                    && let Some(born) = times.stale_since(look_at, now)
+                {
+                    cache.serve_stale(key, || now - born);
+                    return Get::hit(Got::new(value, Source::Stale, born, now));
                 }
                 Entry::Value { look_at, times, value }
             }
@@ -117,7 +123,7 @@ where
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
             let source = if life.is_put_off(now) {
-                self.serve_stale(key, now - life.born());
+                self.serve_stale(key, || now - life.born());
                 Source::StaleOnError
             } else {
                 self.serve_fresh(key)
@@ -134,7 +140,7 @@ where
         let served = match life.phase(now, Duration::ZERO) {
             Phase::Fresh | Phase::Early => got(self.serve_fresh(key)),
             Phase::Stale => {
-                self.serve_stale(key, now - life.born());
+                self.serve_stale(key, || now - life.born());
                 got(Source::Stale)
             }
             Phase::Kept | Phase::Gone => {
@@ -160,12 +166,12 @@ where
     }
 
     #[inline]
-    pub(super) fn serve_stale<Q: Hash + ?Sized>(&self, key: &Q, age: Duration) {
+    pub(super) fn serve_stale<Q: Hash + ?Sized>(&self, key: &Q, age: impl FnOnce() -> Duration) {
         let number = self.tally.stale();
         if self.hot.is_some() && hot::is_sample(number) {
             self.sample(key);
         }
-        self.env().tell(&Event::CacheStale { age });
+        self.env().tell(&Event::CacheStale { age: age() });
     }
 
     /// The value of an entry, if it can be served at once.

@@ -85,6 +85,12 @@ impl Tally {
         self.lines.add(MISSES, 1);
     }
 
+    /// Both, as most often.
+    #[inline(always)]
+    pub(super) fn miss_and_load(&self) {
+        self.lines.add_to_both([MISSES, LOADS]);
+    }
+
     #[inline]
     pub(super) fn load(&self) {
         self.lines.add(LOADS, 1);
