@@ -256,3 +256,6 @@ impl<K, V, E> fmt::Debug for Group<K, V, E> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, herdproof_shuttle))]
+mod interleavings;

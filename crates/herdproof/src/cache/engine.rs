@@ -126,10 +126,18 @@ where
         self.locked(hash).find_again(|shard| shard.get(hash, key))
     }
 
-    /// The shard has been locked to write, and was only read.
+    /// The entry of a key with this hash, looked up under the lock that a load of it needs; without one, that lock.
     #[inline(always)]
-    pub(super) fn was_read(&self, hash: u64) {
-        self.locked(hash).was_read();
+    pub(super) fn get_or_lock<Q>(&self, hash: u64, key: &Q) -> Result<Found<V, E>, RwLockWriteGuard<'_, Shard<K, V, E>>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let locked = self.locked(hash);
+        let shard = locked.write();
+        let Some(found) = shard.get(hash, key) else { return Err(shard) };
+        locked.was_read();
+        Ok(found)
     }
 
     /// Not as a use.
@@ -301,8 +309,7 @@ mod tests {
         for value in 0..3 {
             drop(engine.put(1, entry(value)));
             assert!(engine.get_again(hash, &1).is_none(), "it looks again, with the other lock");
-            let found = engine.shard(hash).get(hash, &1).unwrap();
-            engine.was_read(hash);
+            let Ok(found) = engine.get_or_lock(hash, &1) else { panic!("it is there") };
             assert_eq!(found.entry.value(), Some(&value));
             assert!(engine.get_again(hash, &1).is_some());
         }

@@ -100,12 +100,10 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        let shard = cache.engine.shard(hash);
-        if let Some(found) = shard.get(hash, key) {
-            cache.engine.was_read(hash);
-            drop(shard);
-            return self.serve(hash, key, found, cache.env().coarse(), load);
-        }
+        let shard = match cache.engine.get_or_lock(hash, key) {
+            Ok(found) => return self.serve(hash, key, found, cache.env().coarse(), load),
+            Err(shard) => shard,
+        };
         shard.entries.prefetch_put(hash);
         let lead = match follow(cache, shard, hash, key) {
             Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),

@@ -681,4 +681,33 @@ mod tests {
             assert!(trial.entries.len() == 1 && trial.get(key).is_some(), "{key}");
         }
     }
+
+    #[test]
+    fn one_reader_claims_a_refresh_until_it_lapses_or_the_entry_is_replaced() {
+        let second = std::time::Duration::from_secs(1);
+        let mut trial = Trial::of(100);
+        let claim = |trial: &Trial, now: Tick| {
+            trial.entries.claim(trial.scales.hash(&7), |other| *other == 7, now, now + 2 * second)
+        };
+        let is_claimed = |trial: &Trial, now: Tick| {
+            trial.entries.get(trial.scales.hash(&7), |other| *other == 7).is_some_and(|(_, state)| state.is_claimed(now))
+        };
+        // The clock of a claim comes round every eighteen minutes.
+        for now in (0..3_000).map(|step| Tick::ZERO + step * second + step * second / 7) {
+            trial.put(7, 7);
+            assert!(!is_claimed(&trial, now) && claim(&trial, now) && !claim(&trial, now), "{now:?}");
+            assert!(is_claimed(&trial, now) && is_claimed(&trial, now + second), "{now:?}");
+            assert!(!is_claimed(&trial, now + 3 * second) && claim(&trial, now + 3 * second), "{now:?}");
+        }
+        let now = Tick::ZERO + second;
+        trial.put(7, 7);
+        assert!(claim(&trial, now));
+        trial.ask_all(1_000..1_050);
+        assert!(is_claimed(&trial, now), "a larger table changes nothing");
+        trial.entries.unclaim(trial.scales.hash(&7), &7);
+        assert!(!is_claimed(&trial, now) && claim(&trial, now));
+        assert!(trial.remove(7) && !claim(&trial, now), "what is not there has no claim");
+        trial.put(7, 7);
+        assert!(!is_claimed(&trial, now));
+    }
 }

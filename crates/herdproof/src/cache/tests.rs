@@ -965,6 +965,57 @@ fn what_another_has_put_off_meanwhile_is_not_passed_off_as_just_loaded() {
     assert_eq!(source(old.put_off(now, SEC, 60 * SEC)), Source::StaleOnError);
 }
 
+#[test]
+fn a_refresh_that_replaces_nothing_leaves_the_entry_to_the_next_reader() {
+    let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let loads = Arc::clone(&scene.loads);
+    let uncached = || {
+        let loads = Arc::clone(&loads);
+        move |_| async move { Ok(Load::Uncached(loads.fetch_add(1, Ordering::Relaxed))) }
+    };
+    for load in 2..10 {
+        let stale = scene.cache.get_with("key", uncached()).wait().unwrap();
+        assert_eq!((stale.value, stale.source, scene.loads()), (1, Source::Stale, load));
+    }
+}
+
+#[test]
+fn a_claim_whose_load_never_began_lapses() {
+    let mut scene = Scene::new(Policy::strict(SEC).grace(60 * SEC));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let (now, hash) = (scene.env.now(), scene.cache.0.engine.hash("key"));
+    assert!(scene.cache.0.engine.claim(hash, "key", now, now + SEC));
+    for _ in 0..100 {
+        check(&scene.ask(MS), 1, Source::Stale);
+    }
+    assert_eq!(scene.loads(), 1, "somebody else has claimed it");
+    scene.pass(2 * SEC);
+    check(&scene.ask(MS), 1, Source::Stale);
+    assert_eq!(scene.loads(), 2);
+}
+
+/// A large value is cloned by who gets it, and by nobody else.
+#[test]
+fn the_sweeper_clones_no_values() {
+    struct Counted(Arc<AtomicU32>);
+    impl Clone for Counted {
+        fn clone(&self) -> Counted {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Counted(Arc::clone(&self.0))
+        }
+    }
+    let mut sim = Sim::new(1);
+    let (env, clones) = (sim.env(), Arc::new(AtomicU32::new(0)));
+    let cache: Cache<u32, Counted> =
+        Cache::builder(&env).policy(Policy::strict(SEC)).sweep(10 * SEC).capacity(10_000).build();
+    (0..1_000).for_each(|key| cache.set(key, Counted(Arc::clone(&clones))));
+    sim.run_until(Tick::ZERO + 60 * SEC);
+    assert_eq!((cache.len(), cache.stats().swept, clones.load(Ordering::Relaxed)), (0, 1_000, 0));
+}
+
 /// A crowd of keys that are asked for once must not push out one that is found all the time.
 #[test]
 fn what_is_found_is_used_and_what_is_peeked_at_is_not() {
