@@ -99,6 +99,7 @@ where
             Ok(load) => *polled = berth.board(load).poll(&mut Context::from_waker(Waker::noop())),
             Err(known) => *polled = Poll::Ready(known),
         };
+        let poll = || self.group.env.poll_in_place(poll);
         nest::within(self.group.id(self.place), || catch_unwind(AssertUnwindSafe(poll)))
     }
 
