@@ -78,9 +78,9 @@ use table::{Begun, Ended, Removed, SHARDS, Seat, Shard, Table};
 pub(crate) use ticket::{Ticket, Ticketed};
 
 use crate::{
+    bravo::WriteGuard,
     env::{Env, MapHasher, Tick},
     event::Event,
-    sync::RwLockWriteGuard,
 };
 
 /// Loads in progress, one for each key; see the [module](self). Cheap to clone, and clones share.
@@ -476,7 +476,7 @@ where
         }
     }
 
-    fn join(&self, shared: &Shared<V, E>, mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>) -> Joining {
+    fn join(&self, shared: &Shared<V, E>, mut shard: WriteGuard<'_, Shard<K, V, E, X>>) -> Joining {
         if nest::is_inside(self.id(shared.place)) {
             return Joining::Reentrant;
         }
@@ -535,7 +535,7 @@ where
     #[inline(never)]
     fn ended_in_company(
         &self,
-        mut shard: RwLockWriteGuard<'_, Shard<K, V, E, X>>,
+        mut shard: WriteGuard<'_, Shard<K, V, E, X>>,
         place: Place,
     ) -> Option<Arc<Shared<V, E>>> {
         let ended = shard.air().remove_unless_landed(place);

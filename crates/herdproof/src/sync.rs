@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
-    parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard},
+    parking_lot::{Mutex, MutexGuard, RecursiveRwLock, RecursiveRwLockWriteGuard, RwLock},
     std::{
         sync::atomic::{AtomicU32, AtomicU64, AtomicUsize},
         thread::{self, Thread},
@@ -25,10 +25,10 @@ pub(crate) use {
 
 #[cfg(herdproof_shuttle)]
 pub(crate) use {
-    checked::{Mutex, RwLock},
+    checked::{Mutex, RwLock, RwLock as RecursiveRwLock},
     shuttle::{
         sync::{
-            MutexGuard, RwLockWriteGuard,
+            MutexGuard, RwLockWriteGuard as RecursiveRwLockWriteGuard,
             atomic::{AtomicU32, AtomicU64, AtomicUsize},
         },
         thread::{self, Thread},

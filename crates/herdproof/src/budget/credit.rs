@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Spend, Stats};
-use crate::{env::Tick, lines::Lines};
+use crate::{env::Tick, striped::Striped};
 
 /// How many slots are remembered.
 const WINDOW: u64 = 10;
@@ -32,7 +32,7 @@ pub(super) struct Earned {
     ring: [AtomicU64; RING],
     /// What each thread has counted in the latest slot that it came with, and not yet brought to the ring. Only for those who
     /// are busy, since it is 4 KiB, and there may be a budget for each of 200,000 clients.
-    lines: OnceLock<Lines<1>>,
+    lines: OnceLock<Striped<1>>,
 }
 
 const COUNT: u32 = 40;
@@ -81,7 +81,7 @@ impl Earned {
 
     #[inline]
     pub(super) fn add(&self, slot: u64) {
-        let Some([own]) = self.lines.get().and_then(Lines::own) else { return self.add_among_others(slot) };
+        let Some([own]) = self.lines.get().and_then(Striped::own) else { return self.add_among_others(slot) };
         let before = own.load(Relaxed);
         if before >> COUNT == slot & NUMBERS {
             own.store(before + 1, Relaxed);
@@ -99,7 +99,7 @@ impl Earned {
         }
         place.fetch_add(1, Relaxed);
         if before & COUNTS >= BUSY {
-            self.lines.get_or_init(Lines::new);
+            self.lines.get_or_init(Striped::new);
         }
     }
 
@@ -136,7 +136,7 @@ impl Earned {
     pub(super) fn sum(&self, slot: u64) -> u64 {
         // The ring first: what was brought there is no longer in a line.
         let ring = self.ring.iter().map(|place| place.load(Acquire));
-        let lines = self.lines.get().into_iter().flat_map(Lines::all).map(|[word]| word.load(Relaxed));
+        let lines = self.lines.get().into_iter().flat_map(Striped::all).map(|[word]| word.load(Relaxed));
         let recent = ring.chain(lines).filter(|word| is_recent(word >> COUNT, slot));
         recent.map(|word| word & COUNTS).sum()
     }
@@ -319,7 +319,7 @@ mod tests {
             earned.add(slot);
         }
         assert_eq!([earned.sum(101), earned.sum(110)], [before + 4, 2]);
-        let [own] = earned.lines.get().and_then(Lines::own).unwrap();
+        let [own] = earned.lines.get().and_then(Striped::own).unwrap();
         assert_eq!(own.load(Relaxed), word(101, 2));
     }
 

@@ -18,7 +18,10 @@ use super::{
     shared::Shared,
     stats::Stats,
 };
-use crate::{env::part_of, read_mostly::ReadMostly, sync::RwLockWriteGuard};
+use crate::{
+    bravo::{BiasedRwLock, WriteGuard},
+    env::part_of,
+};
 
 /// Enough that two threads rarely meet, few enough to cost nothing when idle.
 pub(super) const SHARDS: usize = 32;
@@ -29,7 +32,7 @@ pub(super) struct Table<K, V, E, X> {
 
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
-struct Locked<K, V, E, X>(ReadMostly<Shard<K, V, E, X>>);
+struct Locked<K, V, E, X>(BiasedRwLock<Shard<K, V, E, X>>);
 
 // In this order, because what is kept is read at every hit of a cache: so it lies next to the lock.
 #[repr(C)]
@@ -151,16 +154,16 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
             let (others, tally) = (HashTable::new(), Stats::default());
             Shard { kept: kept(), air: Mutex::new(Air { first: None, others, spare: None, last, step, tally }) }
         };
-        Table { shards: (0..step).map(|index| Locked(ReadMostly::new(shard(index)))).collect() }
+        Table { shards: (0..step).map(|index| Locked(BiasedRwLock::new(shard(index)))).collect() }
     }
 
     #[inline(always)]
-    fn locked(&self, hash: u64) -> &ReadMostly<Shard<K, V, E, X>> {
+    fn locked(&self, hash: u64) -> &BiasedRwLock<Shard<K, V, E, X>> {
         &self.shards[part_of(hash, self.shards.len())].0
     }
 
     #[inline(always)]
-    pub(super) fn shard(&self, hash: u64) -> RwLockWriteGuard<'_, Shard<K, V, E, X>> {
+    pub(super) fn shard(&self, hash: u64) -> WriteGuard<'_, Shard<K, V, E, X>> {
         self.locked(hash).write()
     }
 
@@ -201,7 +204,7 @@ impl<K: Eq, V, E, X> Table<K, V, E, X> {
         self.shards.get(index).map(|shard| shard.0.read(|shard| read(&shard.kept)))
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = RwLockWriteGuard<'_, Shard<K, V, E, X>>> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = WriteGuard<'_, Shard<K, V, E, X>>> {
         self.shards.iter().map(|shard| shard.0.write())
     }
 }
