@@ -424,8 +424,11 @@ mod tests {
                 lock.read(|outer| {
                     let is_biased = is_published();
                     inside.wait();
-                    // Until the writer waits: with the bias revoked, or in line for the lock.
-                    while if is_biased { lock.bias.is_set() } else { !lock.lock.is_locked_exclusive() } {
+                    // Until the writer waits. In line for the lock it cannot be seen.
+                    for _ in 0..TIMES {
+                        thread::yield_now();
+                    }
+                    while is_biased && lock.bias.is_set() {
                         thread::yield_now();
                     }
                     lock.read(|inner| assert_eq!((*outer, *inner), (1, 1)));

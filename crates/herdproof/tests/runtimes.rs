@@ -21,15 +21,25 @@ use tokio::{
 };
 
 fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 fn multi_thread() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap()
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .expect("a panic with a message")
+}
+
+/// Does it in the context of a runtime.
+fn within<T>(runtime: &Runtime, act: impl FnOnce() -> T) -> T {
+    let _entered = runtime.enter();
+    act()
 }
 
 /// An `Env` whose runtime has been shut down.
@@ -44,7 +54,7 @@ fn followers_keep_their_load_when_the_runtime_of_its_leader_is_dropped() {
         let group: Group<&str, u32> = Group::new(&env);
         let (end, ended) = oneshot::channel();
         let leaders = multi_thread();
-        let leader = leaders.block_on(async { group.run("key", || async { Ok(ended.await.unwrap()) }) });
+        let leader = within(&leaders, || group.run("key", || async { Ok(ended.await.unwrap()) }));
         let follower = group.run("key", || async { unreachable!("it is being loaded") });
         drop(leader);
         drop(leaders);
@@ -68,7 +78,7 @@ fn what_a_load_opens_at_its_first_poll_outlives_the_runtime_of_the_leader() {
 
     let (tell, address) = mpsc::channel();
     let leaders = current_thread();
-    let flight = leaders.block_on(async { group.run("key", || accept(tell)) });
+    let flight = within(&leaders, || group.run("key", || accept(tell)));
     drop(leaders);
     let got = home.block_on(async {
         TcpStream::connect(address.recv().unwrap()).await.unwrap();
@@ -78,8 +88,8 @@ fn what_a_load_opens_at_its_first_poll_outlives_the_runtime_of_the_leader() {
 
     let (tell, address) = mpsc::channel();
     let leaders = current_thread();
-    let batch = leaders
-        .block_on(async { cache.get_many(&["key"], |_| async { accept(tell).await.map(|value| [("key", value)]) }) });
+    let batch =
+        within(&leaders, || cache.get_many(&["key"], |_| async { accept(tell).await.map(|value| [("key", value)]) }));
     drop(leaders);
     let got = home.block_on(async {
         TcpStream::connect(address.recv().unwrap()).await.unwrap();
@@ -135,7 +145,7 @@ fn all_that_an_env_spawns_runs_in_the_runtime_it_was_made_in() {
     let (id, env) = home.block_on(async { (Handle::current().id(), Env::system()) });
     let spawn = || env.spawn(async { Handle::current().id() });
     let elsewhere = current_thread();
-    let tasks = [spawn(), home.block_on(async { spawn() }), elsewhere.block_on(async { spawn() })];
+    let tasks = [spawn(), within(&home, spawn), within(&elsewhere, spawn)];
     for task in tasks {
         assert_eq!(home.block_on(task).unwrap(), id);
     }
@@ -160,8 +170,8 @@ fn a_task_ends_when_the_runtime_of_its_env_does() {
     let env = home.block_on(async { Env::system() });
     let group: Group<&str, u32> = Group::new(&env);
     let elsewhere = current_thread();
-    let task = elsewhere.block_on(async { env.spawn(std::future::pending::<()>()) });
-    let flight = elsewhere.block_on(async { group.run("key", std::future::pending) });
+    let task = within(&elsewhere, || env.spawn(std::future::pending::<()>()));
+    let flight = within(&elsewhere, || group.run("key", std::future::pending));
     drop(home);
     assert!(matches!(elsewhere.block_on(task), Err(Died::Aborted)));
     assert!(elsewhere.block_on(flight).unwrap_err().to_string().contains("dropped before it ended"));
@@ -171,7 +181,7 @@ fn a_task_ends_when_the_runtime_of_its_env_does() {
 /// A caller of a load that ends when the channel is sent to.
 fn pending(env: &Env) -> (Flight<u32, Infallible>, oneshot::Sender<u32>) {
     let (end, ended) = oneshot::channel();
-    (Group::new(env).run("key", || async { Ok(ended.await.unwrap()) }), end)
+    (Group::new(env).run("key", || async { Ok(ended.await.expect("it is ended")) }), end)
 }
 
 fn refused<T>(wait: impl FnOnce() -> T) {
