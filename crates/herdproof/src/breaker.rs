@@ -82,7 +82,7 @@ use crate::{
     env::{Env, Rng, Tick, nanos, within},
     event::Event,
     gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
-    lines::Apart,
+    striped::Padded,
     sync::{AtomicU64, Mutex},
     window::Scale,
 };
@@ -144,8 +144,8 @@ struct Inner {
     env: Env,
     rng: Rng,
     state: Mutex<State>,
-    returns: Apart<Returns>,
-    tally: Apart<Tally<SLOTS>>,
+    returns: Padded<Returns>,
+    tally: Padded<Tally<SLOTS>>,
 }
 
 /// Gives everybody who is refused an instant of their own.
@@ -275,11 +275,11 @@ impl BreakerBuilder {
             rules,
             scale: Scale::new(rules.window),
             ramp_time: rules.ramp_time(),
-            returns: Apart(Returns::new(&rng)),
+            returns: Padded(Returns::new(&rng)),
             rng,
             env,
             state: Mutex::new(state),
-            tally: Apart(Tally::new()),
+            tally: Padded(Tally::new()),
         }))
     }
 }

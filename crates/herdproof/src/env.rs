@@ -77,11 +77,32 @@ enum Inner {
 }
 
 impl Env {
-    /// The real world, on tokio, with a seed that nobody knows.
+    /// The real world, on tokio, with a random seed.
     ///
-    /// Sleeping and spawning use the tokio runtime this was made in or, if there was none, the one they are called in.
+    /// It belongs to the tokio runtime in which it is made. All that it spawns runs there, whichever runtime the call is made
+    /// in: a load that callers of two runtimes share does not end because the runtime of one of them does. Made outside of a
+    /// runtime, or once its runtime has been shut down, it spawns on the runtime of the call.
+    ///
+    /// A current-thread runtime runs its tasks only while a thread is in its `block_on`. Where several such runtimes share a
+    /// cache, and each may end before the others, use [`unbound`](Env::unbound).
     pub fn system() -> Env {
         Env::over(Inner::System(System::new()))
+    }
+
+    /// As [`system`](Env::system), but belongs to no runtime: tasks run on the runtime of the call that spawns them.
+    ///
+    /// For a static that short-lived runtimes share, such as those of `#[tokio::test]`s that run in parallel:
+    ///
+    /// ```
+    /// use std::sync::LazyLock;
+    /// use herdproof::{Cache, Env};
+    ///
+    /// static SIZES: LazyLock<Cache<String, u64>> = LazyLock::new(|| Cache::builder(&Env::unbound()).build());
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    /// # assert_eq!(runtime.block_on(SIZES.get("a", || async { Ok::<_, std::io::Error>(1) })).unwrap().value, 1);
+    /// ```
+    pub fn unbound() -> Env {
+        Env::over(Inner::System(System::unbound()))
     }
 
     fn over(inner: Inner) -> Env {
@@ -120,7 +141,8 @@ impl Env {
         }
     }
 
-    /// Waits until the clock has reached `tick`, and gives what it shows then.
+    /// Waits until the clock has reached `tick`, and gives what it shows then. The timer is one of the runtime in which it is
+    /// first polled; a thread outside of all runtimes uses the runtime of this `Env`.
     ///
     /// # Panics
     ///
@@ -138,11 +160,11 @@ impl Env {
         self.sleep_until(self.now() + duration)
     }
 
-    /// Starts work that runs on its own.
+    /// Starts work that runs on its own, on the runtime of this `Env`; see [`system`](Env::system).
     ///
     /// # Panics
     ///
-    /// In the real world without a tokio runtime.
+    /// In the real world without a tokio runtime, or with none but one that has been shut down.
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> Task<F::Output>
     where
@@ -152,11 +174,11 @@ impl Env {
         self.start(future, None, Location::caller())
     }
 
-    /// Starts work under a name, by which a simulated deadlock calls it.
+    /// As [`spawn`](Env::spawn), under a name by which a simulated deadlock calls it.
     ///
     /// # Panics
     ///
-    /// In the real world without a tokio runtime.
+    /// As [`spawn`](Env::spawn).
     #[track_caller]
     pub fn spawn_named<F>(&self, name: impl Into<Box<str>>, future: F) -> Task<F::Output>
     where
@@ -178,6 +200,18 @@ impl Env {
             #[cfg(feature = "sim")]
             Inner::Sim(_) => Err(work),
         }
+    }
+
+    /// Polls, for the first time and in place, a future that is spawned if it is pending: within the runtime that it is going to
+    /// run on, because what it opens at its first poll (timers, sockets) belongs to the runtime that is entered then.
+    #[inline(always)]
+    pub(crate) fn poll_in_place<R>(&self, poll: impl FnOnce() -> R) -> R {
+        let _entered = match &*self.inner {
+            Inner::System(system) => system.enter(),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => None,
+        };
+        poll()
     }
 
     /// Whether a task can be started here.

@@ -181,7 +181,8 @@ where
     ///
     /// # Panics
     ///
-    /// If the load panics on this thread.
+    /// If the load panics on this thread; or, as [`Flight::wait`], if it has to wait on a thread that runs tasks of a tokio runtime.
+    #[track_caller]
     pub fn run_blocking<L>(&self, key: K, load: L) -> Result<Landed<V>, FlightError<E>>
     where
         L: FnOnce() -> Result<V, E>,

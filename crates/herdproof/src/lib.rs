@@ -51,6 +51,7 @@
 //! The library has no server, no Redis and no configuration files, prints nothing and reads no environment variables.
 
 pub mod backoff;
+mod bravo;
 pub mod breaker;
 pub mod budget;
 pub mod cache;
@@ -71,13 +72,12 @@ mod keyed;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limit;
-mod lines;
-mod read_mostly;
 pub mod retry;
 pub mod schedule;
 pub mod shed;
 pub mod shield;
 mod soon;
+mod striped;
 mod sync;
 pub mod throttle;
 pub mod tier;

@@ -5,14 +5,17 @@
 
 use std::{
     future::Future,
+    panic::catch_unwind,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
 };
 
+use tokio::runtime::Handle;
+
 #[cfg(not(herdproof_shuttle))]
 pub(crate) use {
-    parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard},
+    parking_lot::{Mutex, MutexGuard, RecursiveRwLock, RecursiveRwLockWriteGuard, RwLock},
     std::{
         sync::atomic::{AtomicU32, AtomicU64, AtomicUsize},
         thread::{self, Thread},
@@ -22,10 +25,10 @@ pub(crate) use {
 
 #[cfg(herdproof_shuttle)]
 pub(crate) use {
-    checked::{Mutex, RwLock},
+    checked::{Mutex, RwLock, RwLock as RecursiveRwLock},
     shuttle::{
         sync::{
-            MutexGuard, RwLockWriteGuard,
+            MutexGuard, RwLockWriteGuard as RecursiveRwLockWriteGuard,
             atomic::{AtomicU32, AtomicU64, AtomicUsize},
         },
         thread::{self, Thread},
@@ -34,16 +37,39 @@ pub(crate) use {
 };
 
 /// Waits for an answer with the whole thread.
+///
+/// # Panics
+///
+/// If the answer is not there yet and this thread runs tasks of a tokio runtime.
 #[inline(never)]
+#[track_caller]
 pub(crate) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
+    let mut may_block = false;
     loop {
         if let Poll::Ready(answer) = Pin::new(&mut future).poll(&mut cx) {
             return answer;
         }
+        if !may_block {
+            assert_may_block();
+            may_block = true;
+        }
         thread::park();
     }
+}
+
+/// Tokio's own rule for its blocking calls: not on a thread that is in `block_on` or polls a task, unless within
+/// `block_in_place`. There is no way to ask for it other than by a call that panics; the question is put only by a thread that
+/// has a runtime and is about to wait.
+#[track_caller]
+fn assert_may_block() {
+    let Ok(runtime) = Handle::try_current() else { return };
+    assert!(
+        catch_unwind(|| runtime.block_on(async {})).is_ok(),
+        "cannot wait with this thread: it runs the tasks of a tokio runtime, perhaps the one that is waited for. \
+         Use `.await`; or call this in `tokio::task::spawn_blocking` or, on a multi-thread runtime, `block_in_place`"
+    );
 }
 
 struct Unpark(Thread);

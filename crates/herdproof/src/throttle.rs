@@ -43,7 +43,7 @@ use crate::{
     env::{Env, Rng, Tick},
     event::Event,
     gate::{Ask, Borrowed, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
-    lines::Apart,
+    striped::Padded,
     window::{ALL, SOME, Scale, Sum, Window},
 };
 
@@ -78,7 +78,7 @@ struct Inner {
     env: Env,
     rng: Rng,
     /// Requests, and accepted ones.
-    requests: Apart<Window<SLOTS>>,
+    requests: Padded<Window<SLOTS>>,
 }
 
 impl ThrottleBuilder {
@@ -124,7 +124,7 @@ impl ThrottleBuilder {
             born: env.now(),
             rng: env.rng("throttle"),
             env,
-            requests: Apart(Window::new()),
+            requests: Padded(Window::new()),
         }))
     }
 }

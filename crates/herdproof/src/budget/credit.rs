@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Spend, Stats};
-use crate::{env::Tick, lines::Lines};
+use crate::{env::Tick, striped::Striped};
 
 /// How many slots are remembered.
 const WINDOW: u64 = 10;
@@ -30,9 +30,11 @@ pub(super) struct Slots {
 /// First attempts counted by slot, without a lock. A word holds a slot's number, cut to 24 bits, over a count of 40 bits.
 pub(super) struct Earned {
     ring: [AtomicU64; RING],
-    /// What each thread has counted in the latest slot that it came with, and not yet brought to the ring. Only for those who
+    /// What each thread has counted in the latest slot that it came with, and not yet brought to the ring. Only for budgets that
     /// are busy, since it is 4 KiB, and there may be a budget for each of 200,000 clients.
-    lines: OnceLock<Lines<1>>,
+    ///
+    /// Gain: an atomic addition per call. `toolbox --case retry` takes 25.5 ns, and 35.3 without, on one thread.
+    stripes: OnceLock<Striped<1>>,
 }
 
 const COUNT: u32 = 40;
@@ -76,12 +78,12 @@ impl Slots {
 impl Earned {
     /// Nothing, as of this slot.
     pub(super) fn new(slot: u64) -> Earned {
-        Earned { ring: array::from_fn(|_| AtomicU64::new(word(slot, 0))), lines: OnceLock::new() }
+        Earned { ring: array::from_fn(|_| AtomicU64::new(word(slot, 0))), stripes: OnceLock::new() }
     }
 
     #[inline]
     pub(super) fn add(&self, slot: u64) {
-        let Some([own]) = self.lines.get().and_then(Lines::own) else { return self.add_among_others(slot) };
+        let Some([own]) = self.stripes.get().and_then(Striped::own) else { return self.add_among_others(slot) };
         let before = own.load(Relaxed);
         if before >> COUNT == slot & NUMBERS {
             own.store(before + 1, Relaxed);
@@ -99,7 +101,7 @@ impl Earned {
         }
         place.fetch_add(1, Relaxed);
         if before & COUNTS >= BUSY {
-            self.lines.get_or_init(Lines::new);
+            self.stripes.get_or_init(Striped::new);
         }
     }
 
@@ -134,10 +136,10 @@ impl Earned {
 
     /// How many there were in the window that ends with this slot.
     pub(super) fn sum(&self, slot: u64) -> u64 {
-        // The ring first: what was brought there is no longer in a line.
+        // The ring first: what was brought there is no longer in a stripe.
         let ring = self.ring.iter().map(|place| place.load(Acquire));
-        let lines = self.lines.get().into_iter().flat_map(Lines::all).map(|[word]| word.load(Relaxed));
-        let recent = ring.chain(lines).filter(|word| is_recent(word >> COUNT, slot));
+        let stripes = self.stripes.get().into_iter().flat_map(Striped::all).map(|[word]| word.load(Relaxed));
+        let recent = ring.chain(stripes).filter(|word| is_recent(word >> COUNT, slot));
         recent.map(|word| word & COUNTS).sum()
     }
 }
@@ -263,7 +265,7 @@ mod tests {
         for _ in 0..count {
             earned.add(slot);
         }
-        assert!(earned.lines.get().is_some());
+        assert!(earned.stripes.get().is_some());
         (earned, count)
     }
 
@@ -275,7 +277,7 @@ mod tests {
                 earned.add(slot);
             }
         }
-        assert!(earned.lines.get().is_none());
+        assert!(earned.stripes.get().is_none());
         assert_eq!(earned.sum(99), 10 * BUSY);
     }
 
@@ -319,7 +321,7 @@ mod tests {
             earned.add(slot);
         }
         assert_eq!([earned.sum(101), earned.sum(110)], [before + 4, 2]);
-        let [own] = earned.lines.get().and_then(Lines::own).unwrap();
+        let [own] = earned.stripes.get().and_then(Striped::own).unwrap();
         assert_eq!(own.load(Relaxed), word(101, 2));
     }
 

@@ -192,7 +192,8 @@ where
 
     fn set_out(&self, carried: impl Future<Output = ()> + Send + 'static) {
         let mut carried = Box::pin(carried);
-        if carried.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        let first = || carried.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if self.env().poll_in_place(first).is_pending() {
             self.env().spawn_named("cache batch", carried).detach();
         }
     }
@@ -259,6 +260,12 @@ where
     }
 
     /// Waits with the whole thread; for threads, not for tasks, and not in a simulation.
+    ///
+    /// # Panics
+    ///
+    /// If it has to wait on a thread that runs tasks of a tokio runtime, where it could wait for itself: inside `block_on` or a
+    /// task, other than within `spawn_blocking` or `block_in_place`.
+    #[track_caller]
     pub fn wait(self) -> Batch<K, V, E> {
         wait(self)
     }

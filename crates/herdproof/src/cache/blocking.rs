@@ -17,7 +17,7 @@ where
     /// As [`get`](Cache::get), for threads and loads that block; not for tasks, and not in a simulation.
     ///
     /// With a tokio runtime (the cache's [`Env`] was made in one, or this is called in one) the load runs on the runtime's
-    /// threads for blocking work. Whoever misses waits for it; whoever gets something stale does not.
+    /// threads for blocking work. A caller that misses waits for it; a caller that gets a stale value does not.
     ///
     /// Without one, the load runs here, on the thread that is the first to need it. Others who miss wait for it, and others
     /// who find something stale take that. Only the thread that refreshes has to wait, and gets what it has loaded. Nothing
@@ -32,6 +32,11 @@ where
     /// assert!(size.value > 0);
     /// # Ok::<(), herdproof::cache::GetError<std::io::Error>>(())
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`Get::wait`](super::Get::wait): if it has to wait on a thread that runs tasks of a tokio runtime.
+    #[track_caller]
     pub fn get_blocking<Q, L>(&self, key: &Q, load: L) -> Result<Got<V>, GetError<E>>
     where
         K: Borrow<Q>,

@@ -14,10 +14,9 @@ use super::{
     s3_fifo::{Gone, S3Fifo, Scales, State, Weigh},
 };
 use crate::{
+    bravo::{BiasedRwLock, WriteGuard},
     env::{Env, Tick, part_of},
     inflight::{HasLoads, Loads},
-    read_mostly::ReadMostly,
-    sync::RwLockWriteGuard,
 };
 
 /// How many entries a shard is for, if they are not weighed: two thirds of its table. In a fuller one, most removals leave a
@@ -30,7 +29,7 @@ const FEW: usize = 32;
 const MOST_SHARDS: usize = 4096;
 
 pub(super) struct Engine<K, V, E> {
-    shards: Box<[Padded<ReadMostly<Shard<K, V, E>>>]>,
+    shards: Box<[Padded<BiasedRwLock<Shard<K, V, E>>>]>,
     pub(super) scales: Scales<K, V>,
 }
 
@@ -84,7 +83,7 @@ where
         let room = weight.max(1).div_ceil(shards);
         let shard = |shard| Shard { entries: S3Fifo::new(room), loads: Mutex::new(Loads::new(shard, shards)) };
         Engine {
-            shards: (0..shards).map(|index| Padded(ReadMostly::new(shard(index)))).collect(),
+            shards: (0..shards).map(|index| Padded(BiasedRwLock::new(shard(index)))).collect(),
             scales: Scales { hasher: env.hasher("cache"), weigh },
         }
     }
@@ -95,13 +94,13 @@ where
     }
 
     #[inline(always)]
-    fn locked(&self, hash: u64) -> &ReadMostly<Shard<K, V, E>> {
+    fn locked(&self, hash: u64) -> &BiasedRwLock<Shard<K, V, E>> {
         &self.shards[part_of(hash, self.shards.len())].0
     }
 
     /// The shard of the keys with this hash, to write.
     #[inline(always)]
-    pub(super) fn shard(&self, hash: u64) -> RwLockWriteGuard<'_, Shard<K, V, E>> {
+    pub(super) fn shard(&self, hash: u64) -> WriteGuard<'_, Shard<K, V, E>> {
         self.locked(hash).write()
     }
 
@@ -128,7 +127,7 @@ where
 
     /// The entry of a key with this hash, looked up under the lock that a load of it needs; without one, that lock.
     #[inline(always)]
-    pub(super) fn get_or_lock<Q>(&self, hash: u64, key: &Q) -> Result<Found<V, E>, RwLockWriteGuard<'_, Shard<K, V, E>>>
+    pub(super) fn get_or_lock<Q>(&self, hash: u64, key: &Q) -> Result<Found<V, E>, WriteGuard<'_, Shard<K, V, E>>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

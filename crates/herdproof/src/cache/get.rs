@@ -151,7 +151,13 @@ where
     }
 
     /// Waits with the whole thread; for threads, not for tasks, and not in a simulation.
+    ///
+    /// # Panics
+    ///
+    /// If it has to wait on a thread that runs tasks of a tokio runtime, where it could wait for itself: inside `block_on` or a
+    /// task, other than within `spawn_blocking` or `block_in_place`.
     #[inline]
+    #[track_caller]
     pub fn wait(self) -> Result<Got<V>, GetError<E>> {
         match self.0 {
             State::Hit(got) => Ok(got),
@@ -195,6 +201,7 @@ fn over() -> ! {
 }
 
 #[inline(never)]
+#[track_caller]
 fn wait_apart<V, E>(rare: Box<Rare<V, E>>) -> Answer<V, E>
 where
     V: Clone + Send + Sync + 'static,

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::lines::Lines;
+use crate::striped::Striped;
 
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Stats {
 }
 
 pub(super) struct Tally {
-    lines: Lines<4>,
+    lines: Striped<4>,
     pub(super) joins: AtomicU64,
     pub(super) refreshes: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -66,7 +66,7 @@ const LOADS: usize = 3;
 impl Tally {
     pub(super) fn new() -> Tally {
         let [joins, refreshes, failures, fenced, too_heavy, swept] = std::array::from_fn(|_| AtomicU64::new(0));
-        Tally { lines: Lines::new(), joins, refreshes, failures, fenced, too_heavy, swept }
+        Tally { lines: Striped::new(), joins, refreshes, failures, fenced, too_heavy, swept }
     }
 
     /// Counts a hit; how many this thread's line had before.

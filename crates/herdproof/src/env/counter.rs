@@ -6,6 +6,12 @@
 //! reading of the real clock. It may be some tens of nanoseconds off, and follows the system's clock through whatever is
 //! done to that.
 //!
+//! Gain: a tenth to two fifths of every gate that needs an exact clock. `toolbox --case rate-allowed` 23.7 ns, and 30.6 with
+//! the system's clock; `rate-denied` 32.7 and 47.6; `breaker-closed` 37.3 and 60.3; `retry` 25.5 and 40.7; `shield` 191 and 215.
+//!
+//! The `quanta` crate reads the same counter, but measures its speed once, at start and by spinning, and then goes its own way.
+//! Here readings have to stay comparable with the system's coarse clock, by which a cache checks its entries.
+//!
 //! The counter is used only where the kernel itself keeps time by it, which is to say where it runs evenly and alike on
 //! all cores. Elsewhere, and for the first moments, every reading is one of the system's clock.
 

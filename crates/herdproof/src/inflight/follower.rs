@@ -141,6 +141,12 @@ where
     }
 
     /// Waits for the answer with the whole thread; for threads, not for tasks, and not in a simulation.
+    ///
+    /// # Panics
+    ///
+    /// If it has to wait on a thread that runs tasks of a tokio runtime, where it could wait for itself: inside `block_on` or a
+    /// task, other than within `spawn_blocking` or `block_in_place`.
+    #[track_caller]
     pub fn wait(self) -> Result<Landed<V>, FlightError<E>> {
         wait(self)
     }

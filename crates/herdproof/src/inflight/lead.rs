@@ -78,8 +78,8 @@ impl<'a, H: Home> Lead<'a, H> {
     {
         let lead = self.own();
         let (chain, flight, landing) = (Chain::around([lead.id]), lead.follow(), lead.landing());
-        let load = nest::within(lead.id, || catch_unwind(AssertUnwindSafe(|| load(landing))));
-        let load = match load {
+        let begin = || self.home.settings().env.poll_in_place(|| load(landing));
+        let load = match nest::within(lead.id, || catch_unwind(AssertUnwindSafe(begin))) {
             Ok(load) => Box::pin(async { load.await.map_or_else(Ending::failed, |()| Ending::Abandoned) }),
             Err(payload) => {
                 lead.flight.end(Ending::panicked(payload));
@@ -111,6 +111,7 @@ impl<'a, H: Home> Lead<'a, H> {
         load: impl FnOnce() -> F,
     ) -> Result<(), Box<dyn Any + Send>> {
         let poll = || *polled = slot.put(load()).poll(&mut Context::from_waker(Waker::noop()));
+        let poll = || self.home.settings().env.poll_in_place(poll);
         nest::within(id_of(self.home, self.place), || catch_unwind(AssertUnwindSafe(poll)))
     }
 
@@ -356,7 +357,9 @@ where
 
     /// Polls the load once in place, and spawns it only if it is not ready.
     fn start(mut self) {
-        if Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        let env = self.lead.flight.shared.env.clone();
+        let first = || Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop()));
+        if env.poll_in_place(first).is_pending() {
             self.spawn();
         }
     }

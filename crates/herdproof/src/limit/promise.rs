@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     env::{Rng, Tick},
-    lines::Apart,
+    striped::Padded,
 };
 
 /// What a refusal tells is spread over this much, beyond the instant at which the next could be let in.
@@ -39,13 +39,13 @@ pub(super) fn promise(at: u64, takes: u64, promised: u64, draw: impl FnOnce(u64)
 #[derive(Debug)]
 pub(super) struct Promises {
     /// Whoever draws counts a draw, which those who do not need not wait for.
-    rng: Apart<Rng>,
-    promised: Apart<AtomicU64>,
+    rng: Padded<Rng>,
+    promised: Padded<AtomicU64>,
 }
 
 impl Promises {
     pub(super) fn new(rng: Rng) -> Promises {
-        Promises { rng: Apart(rng), promised: Apart(AtomicU64::new(0)) }
+        Promises { rng: Padded(rng), promised: Padded(AtomicU64::new(0)) }
     }
 
     /// How long to stay away, if room comes free this often.

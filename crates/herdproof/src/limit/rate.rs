@@ -31,7 +31,7 @@ use crate::{
     env::{Env, Tick},
     event::Event,
     gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
-    lines::Apart,
+    striped::Padded,
 };
 
 /// How many in how much time, and how many of them at once.
@@ -73,7 +73,7 @@ struct Inner {
     env: Env,
     gcra: Gcra,
     /// The theoretical arrival time: all there is to who may go.
-    tat: Apart<AtomicU64>,
+    tat: Padded<AtomicU64>,
     promises: Promises,
 }
 
@@ -131,7 +131,7 @@ impl RateLimit {
         RateLimit(Arc::new(Inner {
             env: env.clone(),
             gcra: Gcra::new(&rate),
-            tat: Apart(AtomicU64::new(0)),
+            tat: Padded(AtomicU64::new(0)),
             promises: Promises::new(env.rng("limit/rate")),
         }))
     }
