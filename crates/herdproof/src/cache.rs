@@ -189,7 +189,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.0.engine.get(self.0.engine.hash(key), key).and_then(|found| self.0.servable(key, &found.entry));
+        let found =
+            self.0.engine.get(self.0.engine.hash(key), key).and_then(|found| self.0.servable(key, &found.entry));
         match &found {
             Some(got) if got.is_stale() => self.0.serve_stale(key, || got.age()),
             Some(_) => drop(self.0.serve_fresh(key)),

@@ -34,10 +34,7 @@ pub use shared::Abandon;
 use shared::{Closed, Joined, Removal, Shared};
 pub use stats::Stats;
 
-use crate::{
-    env::Env,
-    event::Event,
-};
+use crate::{env::Env, event::Event};
 
 /// What keeps loads in progress, in shards.
 pub(crate) trait Home: Send + Sync + Sized + 'static {

@@ -195,9 +195,7 @@ impl<K: Hash, V: Clone, E> Inner<K, V, E> {
                 self.failed(job, Loaded::Panicked(Arc::clone(&panic)), Content::Panicked(panic), span.to)
             }
             Answer::TimedOut => Outcome { loaded: Loaded::TimedOut, entry: self.put_off(job, span.to) },
-            Answer::Refused(refusal) => {
-                Outcome { loaded: Loaded::Refused(refusal), entry: self.put_off(job, span.to) }
-            }
+            Answer::Refused(refusal) => Outcome { loaded: Loaded::Refused(refusal), entry: self.put_off(job, span.to) },
         }
     }
 
@@ -250,7 +248,14 @@ impl<K: Hash, V: Clone, E> Inner<K, V, E> {
     }
 
     /// How long a value lives that was loaded or set just now, and its tags.
-    pub(super) fn life(&self, key: &K, policy: &Policy, keep: &Keep, now: Tick, load: u64) -> (Life, Option<Arc<Label>>) {
+    pub(super) fn life(
+        &self,
+        key: &K,
+        policy: &Policy,
+        keep: &Keep,
+        now: Tick,
+        load: u64,
+    ) -> (Life, Option<Arc<Label>>) {
         let own = |ttl: Option<Duration>| self.jittered_nanos(policy, nanos(ttl.unwrap_or(policy.ttl)));
         let ttl = keep.in_memory.map_or_else(|| own(keep.ttl), nanos);
         let grace = keep.grace.unwrap_or(policy.grace);

@@ -109,7 +109,12 @@ where
             Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),
             Ok(flight) => {
                 cache.count_miss();
-                return cache.wait_for(flight, cache.own_policy(&key.to_owned()).as_deref(), None, cache.env().coarse());
+                return cache.wait_for(
+                    flight,
+                    cache.own_policy(&key.to_owned()).as_deref(),
+                    None,
+                    cache.env().coarse(),
+                );
             }
         };
         let (key, now) = (key.to_owned(), cache.env().coarse());
@@ -148,7 +153,9 @@ where
         }
         match begun {
             Begun::Known(found) => self.serve(hash, &key, found, now, load),
-            Begun::Follow(flight) if purpose == Purpose::Miss => cache.wait_for(flight, policy.as_deref(), fallback, now),
+            Begun::Follow(flight) if purpose == Purpose::Miss => {
+                cache.wait_for(flight, policy.as_deref(), fallback, now)
+            }
             Begun::Follow(flight) => Get::waiting(cache.env(), flight, fallback, None),
             Begun::Lead(lead, prior) => self.lead(lead, key, policy, purpose, now, prior, fallback, load),
         }
@@ -285,13 +292,7 @@ where
 {
     /// Follows the load of a key, or leads it if it is to be loaded still: between the look-up and now somebody else may have
     /// loaded or changed it.
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        hash: u64,
-        key: &K,
-        own: Option<&Policy>,
-        due: Due,
-    ) -> Begun<'_, K, V, E> {
+    pub(super) fn begin(self: &Arc<Self>, hash: u64, key: &K, own: Option<&Policy>, due: Due) -> Begun<'_, K, V, E> {
         let shard = match follow(self, self.engine.shard(hash), hash, key) {
             Ok(flight) => return Begun::Follow(flight),
             Err(shard) => shard,

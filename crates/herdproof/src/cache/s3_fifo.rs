@@ -24,7 +24,10 @@ use std::{
 use hashbrown::HashTable;
 
 use super::entry::Entry;
-use crate::{env::{MapHasher, Tick}, soon::soon};
+use crate::{
+    env::{MapHasher, Tick},
+    soon::soon,
+};
 
 /// The percentage of the room that is for the main part.
 const MAIN: u64 = 97;
@@ -690,7 +693,10 @@ mod tests {
             trial.entries.claim(trial.scales.hash(&7), |other| *other == 7, now, now + 2 * second)
         };
         let is_claimed = |trial: &Trial, now: Tick| {
-            trial.entries.get(trial.scales.hash(&7), |other| *other == 7).is_some_and(|(_, state)| state.is_claimed(now))
+            trial
+                .entries
+                .get(trial.scales.hash(&7), |other| *other == 7)
+                .is_some_and(|(_, state)| state.is_claimed(now))
         };
         // The clock of a claim comes round every eighteen minutes.
         for now in (0..3_000).map(|step| Tick::ZERO + step * second + step * second / 7) {

@@ -4,131 +4,37 @@
 //! it is not called for a while. Then everything goes on as if there were none. When it is back, the breaker's ramp lets a
 //! share of the calls through at first.
 
+mod lease;
+mod link;
+mod outbox;
+mod port;
+
 use std::{
-    collections::{HashMap, VecDeque},
-    future::{Future, poll_fn},
+    future::Future,
     hash::Hash,
-    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    task::{Poll, Waker},
     time::Duration,
 };
 
+pub(super) use lease::Holding;
+pub use link::Link;
+pub(super) use outbox::Change;
+use outbox::{Outbox, Subject};
 use parking_lot::Mutex;
+use port::{Answering, AnyTier};
 
 use super::stats::count;
 use crate::{
-    backoff::Backoff,
     breaker::Breaker,
-    env::{Env, MapHasher, Rng, Task, Tick},
+    env::{Env, Rng, Task, Tick},
     event::Event,
     gate::{Ask, Gate, Permit, Span, Verdict},
     retry::by,
-    tier::{Failure, Fault, Feed, Filled, Held, Lease, Lookup, Pushed, Stored, Tier, TierError, Wait, Want},
+    tier::{Failure, Feed, Held, Lookup, Pushed, Tier, Wait, Want},
 };
-
-/// How a cache uses its second tier; for [`CacheBuilder::tier_with`](super::CacheBuilder::tier_with).
-///
-/// | | unless told otherwise |
-/// |---|---|
-/// | [`timeout`](Link::timeout) | 250 ms |
-/// | [`lease`](Link::lease) | 3 s, renewed while the load goes on |
-/// | [`wait`](Link::wait) | 10 s |
-/// | [`attempts`](Link::attempts) | 3 |
-/// | [`memory`](Link::memory) | as long as in the tier |
-/// | [`hot`](Link::hot) | four times as long as others |
-/// | [`smear`](Link::smear) | 10 s |
-/// | [`breaker`](Link::breaker) | the usual [`Breaker`] |
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct Link {
-    pub(super) timeout: Duration,
-    pub(super) lease: Duration,
-    pub(super) wait: Duration,
-    pub(super) attempts: u32,
-    memory: Duration,
-    hot: Option<Duration>,
-    pub(super) smear: Duration,
-    pub(super) breaker: Option<Breaker>,
-}
-
-impl Default for Link {
-    fn default() -> Link {
-        Link {
-            timeout: Duration::from_millis(250),
-            lease: Duration::from_secs(3),
-            wait: Duration::from_secs(10),
-            attempts: 3,
-            memory: Duration::MAX,
-            hot: None,
-            smear: Duration::from_secs(10),
-            breaker: None,
-        }
-    }
-}
-
-impl Link {
-    /// When a call to the tier has failed.
-    pub fn timeout(mut self, timeout: Duration) -> Link {
-        self.timeout = timeout.max(Duration::from_millis(1));
-        self
-    }
-
-    /// How long the fleet waits for a node that does not say any more that it is loading. After each third of it that node
-    /// renews it, and those who wait ask whether it still does.
-    pub fn lease(mut self, lease: Duration) -> Link {
-        self.lease = lease.max(Duration::from_millis(10));
-        self
-    }
-
-    /// How long to wait for a load in another process before loading it here as well, within the load limit. Longer than the
-    /// lease, or nobody waits for who comes after a node that died.
-    pub fn wait(mut self, wait: Duration) -> Link {
-        self.wait = wait;
-        self
-    }
-
-    /// How many nodes may try one after another to load a key before all who wait are told that it failed.
-    pub fn attempts(mut self, attempts: u32) -> Link {
-        self.attempts = attempts.max(1);
-        self
-    }
-
-    /// How long an entry is fresh in memory at most, before the tier is asked whether there is anything newer.
-    pub fn memory(mut self, most: Duration) -> Link {
-        self.memory = most;
-        self
-    }
-
-    /// The same for [hot](super::CacheBuilder::hot) keys; four times as long as others unless told otherwise. A key that is read
-    /// everywhere is asked for by every node, and mostly it has not changed. They hear of it if it has, and it lives no
-    /// longer than in the tier in any case.
-    pub fn hot(mut self, most: Duration) -> Link {
-        self.hot = Some(most);
-        self
-    }
-
-    /// How long an entry is fresh in memory at most, before the tier is asked again.
-    pub(super) fn in_memory(&self, is_hot: impl FnOnce() -> bool) -> Duration {
-        let hot = self.hot.unwrap_or(self.memory.saturating_mul(HOTTER)).max(self.memory);
-        if hot > self.memory && is_hot() { hot } else { self.memory }
-    }
-
-    /// Over how long entries in memory are looked up again after news may have been missed.
-    pub fn smear(mut self, smear: Duration) -> Link {
-        self.smear = smear;
-        self
-    }
-
-    /// What stands before the calls to the tier.
-    pub fn breaker(mut self, breaker: Breaker) -> Link {
-        self.breaker = Some(breaker);
-        self
-    }
-}
 
 /// What a cache's second tier has done so far; from [`Cache::tier_stats`](super::Cache::tier_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,112 +71,6 @@ pub(super) struct TierTally {
     refused: AtomicU64,
     alone: AtomicU64,
     dropped: AtomicU64,
-}
-
-type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, TierError>> + Send + 'a>>;
-
-/// A tier behind a pointer; a call to one costs more than the boxes.
-trait AnyTier<K, V>: Send + Sync {
-    fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>>;
-    fn lookup_many<'a>(&'a self, wanted: &'a [(K, Want)]) -> Answering<'a, Vec<Option<Lookup<V>>>>;
-    fn fill<'a>(&'a self, key: &'a K, lease: Lease, stored: Stored<V>) -> Answering<'a, Filled>;
-    fn deliver<'a>(&'a self, change: &'a Change<K, V>) -> Answering<'a, ()>;
-    fn listen(&self) -> Feed<K>;
-}
-
-impl<K, V, T> AnyTier<K, V> for T
-where
-    K: Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    T: Tier<K, V>,
-{
-    fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>> {
-        Box::pin(Tier::lookup(self, key, want))
-    }
-
-    /// It has failed if no key has an answer.
-    fn lookup_many<'a>(&'a self, wanted: &'a [(K, Want)]) -> Answering<'a, Vec<Option<Lookup<V>>>> {
-        Box::pin(async move {
-            let answers = Tier::lookup_many(self, wanted).await;
-            if answers.iter().all(Result::is_err) {
-                return Err(TierError::Away);
-            }
-            Ok(answers.into_iter().map(Result::ok).collect())
-        })
-    }
-
-    fn fill<'a>(&'a self, key: &'a K, lease: Lease, stored: Stored<V>) -> Answering<'a, Filled> {
-        Box::pin(Tier::fill(self, key, lease, stored))
-    }
-
-    fn deliver<'a>(&'a self, change: &'a Change<K, V>) -> Answering<'a, ()> {
-        Box::pin(async move {
-            match change {
-                Change::Put(key, stored) => self.put(key, stored.clone()).await,
-                Change::Invalidate(key) => self.invalidate(key).await,
-                Change::ExpireTag(tag, smear) => self.expire_tag(tag, *smear).await,
-                Change::Fail(key, lease, fault) => self.fail(key, *lease, fault.clone()).await,
-                Change::Renew(key, lease, time) => self.renew(key, *lease, *time).await.map(|_| ()),
-            }
-        })
-    }
-
-    fn listen(&self) -> Feed<K> {
-        Tier::listen(self)
-    }
-}
-
-/// What the tier is to be told, in this order.
-pub(super) enum Change<K, V> {
-    Put(K, Stored<V>),
-    Invalidate(K),
-    ExpireTag(Arc<str>, Duration),
-    Fail(K, Lease, Fault),
-    Renew(K, Lease, Duration),
-}
-
-impl<K, V> Change<K, V> {
-    /// What the tier does not know the truth about until it was told of this.
-    fn subject(&self) -> Option<Subject<K>>
-    where
-        K: Clone,
-    {
-        match self {
-            Change::Put(key, _) | Change::Invalidate(key) => Some(Subject::Key(key.clone())),
-            Change::ExpireTag(tag, _) => Some(Subject::Tag(Arc::clone(tag))),
-            Change::Fail(..) | Change::Renew(..) => None,
-        }
-    }
-
-    /// What is to be said when this could not be said at once; nothing, if it does not matter any more. A value that was put
-    /// some time ago may not be the newest, so what remains of it is that there is another.
-    fn late(self) -> Option<Change<K, V>> {
-        match self {
-            Change::Put(key, _) | Change::Invalidate(key) => Some(Change::Invalidate(key)),
-            Change::ExpireTag(..) => Some(self),
-            Change::Fail(..) | Change::Renew(..) => None,
-        }
-    }
-}
-
-#[derive(PartialEq, Eq, Hash)]
-enum Subject<K> {
-    Key(K),
-    Tag(Arc<str>),
-}
-
-/// How many times as long as others hot entries are fresh in memory.
-const HOTTER: u32 = 4;
-/// How many changes are remembered while the tier is away.
-const ROOM: usize = 10_000;
-
-/// What is still to be delivered.
-struct Outbox<K, V> {
-    changes: VecDeque<Change<K, V>>,
-    /// What the tier does not know the truth about yet, and how many changes of it are under way.
-    pending: HashMap<Subject<K>, u32, MapHasher>,
-    closed: bool,
-    waker: Option<Waker>,
 }
 
 pub(super) struct Second<K, V> {
@@ -326,21 +126,6 @@ where
     },
 }
 
-/// The lease of a load. Dropped unfilled, it says that the load failed.
-pub(super) struct Holding<K, V>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    second: Arc<Second<K, V>>,
-    key: K,
-    /// Absent once it was used.
-    lease: Option<Lease>,
-    pub(super) why: &'static str,
-    /// For how long a failure is remembered.
-    pub(super) remember: Duration,
-}
-
 impl<K, V> Second<K, V>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -348,15 +133,13 @@ where
 {
     pub(super) fn new(env: &Env, tier: Tiered<K, V>) -> Arc<Second<K, V>> {
         let Tiered { tier, link } = tier;
-        let pending = HashMap::with_hasher(env.hasher("cache/outbox"));
-        let outbox = Outbox { changes: VecDeque::new(), pending, closed: false, waker: None };
         Arc::new(Second {
             env: env.clone(),
             rng: env.rng("cache/tier"),
             tier,
             breaker: link.breaker.clone().unwrap_or_else(|| Breaker::new(env)),
             link,
-            outbox: Mutex::new(outbox),
+            outbox: Mutex::new(Outbox::new(env)),
             tally: TierTally::default(),
             lost: AtomicU64::new(0),
         })
@@ -484,27 +267,6 @@ where
         Found::Load { holding: None, held: None }
     }
 
-    /// Works, and keeps these leases meanwhile.
-    pub(super) async fn during<'a, F: Future>(
-        &self,
-        holdings: impl Iterator<Item = &'a Holding<K, V>> + Clone,
-        work: F,
-    ) -> F::Output {
-        let Second { env, link, .. } = self;
-        let mut work = pin!(work);
-        loop {
-            let next = env.now() + link.lease / 3;
-            if let Some(output) = by(env, Some(next), work.as_mut()).await {
-                return output;
-            }
-            for Holding { key, lease, .. } in holdings.clone() {
-                if let Some(lease) = lease {
-                    self.tell(Change::Renew(key.clone(), *lease, link.lease));
-                }
-            }
-        }
-    }
-
     /// How long to hear nothing before looking up again: until the lease is over, but not so long that a tier that died
     /// meanwhile goes unnoticed. Not all of those who wait at once.
     fn silence(&self, left: Duration, draw: f64) -> Duration {
@@ -519,48 +281,6 @@ where
         }
         self.count(&self.tally.hits, &Event::TierHit);
         Found::Here { held, at }
-    }
-
-    /// Whether something was changed here that the tier has not been told of yet.
-    fn does_not_know(&self, subjects: &[Subject<K>]) -> bool {
-        let outbox = self.outbox.lock();
-        !outbox.pending.is_empty() && subjects.iter().any(|subject| outbox.pending.contains_key(subject))
-    }
-
-    fn hold(self: &Arc<Self>, key: &K, lease: Lease) -> Holding<K, V> {
-        self.count(&self.tally.leases, &Event::TierLease);
-        Holding {
-            second: Arc::clone(self),
-            key: key.clone(),
-            lease: Some(lease),
-            why: "the load was dropped",
-            remember: Duration::ZERO,
-        }
-    }
-
-    /// Tells the tier something, in its turn.
-    pub(super) fn tell(&self, change: Change<K, V>) {
-        let mut outbox = self.outbox.lock();
-        if outbox.closed {
-            return;
-        }
-        let is_full = outbox.changes.len() >= ROOM;
-        if is_full {
-            let oldest = outbox.changes.pop_front().and_then(|oldest| oldest.subject());
-            outbox.done(oldest.as_ref());
-        }
-        if let Some(subject) = change.subject() {
-            *outbox.pending.entry(subject).or_default() += 1;
-        }
-        outbox.changes.push_back(change);
-        let waker = outbox.waker.take();
-        drop(outbox);
-        if is_full {
-            self.count(&self.tally.dropped, &Event::TierDropped);
-        }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 
     fn count(&self, counter: &AtomicU64, event: &Event) {
@@ -578,92 +298,6 @@ where
         let [lookups, hits, waits, leases, fenced, failures, refused, alone, dropped] =
             [lookups, hits, waits, leases, fenced, failures, refused, alone, dropped].map(|count| count.load(Relaxed));
         TierStats { lookups, hits, waits, leases, fenced, failures, refused, alone, dropped }
-    }
-
-    /// The next change; `None` once there will be no more.
-    async fn next_change(&self) -> Option<Change<K, V>> {
-        poll_fn(|cx| {
-            let mut outbox = self.outbox.lock();
-            match outbox.changes.pop_front() {
-                None if !outbox.closed => {
-                    outbox.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-                change => Poll::Ready(change),
-            }
-        })
-        .await
-    }
-
-    /// Delivers what the tier is to be told, one after another. What cannot be delivered is tried again, later each time.
-    async fn deliver(self: Arc<Self>) {
-        let mut delays = Backoff::exponential(Duration::from_millis(100)).cap(Duration::from_secs(5)).delays();
-        while let Some(change) = self.next_change().await {
-            let subject = change.subject();
-            let mut change = Some(change);
-            while let Some(trying) = change.take() {
-                let owed = matches!(trying, Change::Fail(..) | Change::Renew(..));
-                if self.call(owed, self.tier.deliver(&trying)).await.is_some() {
-                    delays.reset();
-                    break;
-                }
-                if self.outbox.lock().closed {
-                    break;
-                }
-                change = trying.late();
-                if change.is_some() {
-                    self.env.sleep(delays.next(&self.rng)).await;
-                }
-            }
-            self.outbox.lock().done(subject.as_ref());
-        }
-    }
-}
-
-impl<K: Hash + Eq, V> Outbox<K, V> {
-    /// A change of this is over.
-    fn done(&mut self, subject: Option<&Subject<K>>) {
-        let Some(subject) = subject else { return };
-        if let Some(count) = self.pending.get_mut(subject) {
-            *count -= 1;
-            if *count == 0 {
-                self.pending.remove(subject);
-            }
-        }
-    }
-}
-
-impl<K, V> Holding<K, V>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    /// Stores what was loaded; nothing, if the tier is away.
-    pub(super) async fn fill(mut self, stored: Stored<V>) -> Option<Filled> {
-        let lease = self.lease.take()?;
-        let filled = self.second.call(true, self.second.tier.fill(&self.key, lease, stored)).await;
-        match filled {
-            Some(Filled::Kept) => {}
-            Some(Filled::Fenced) => self.second.count(&self.second.tally.fenced, &Event::TierFenced),
-            // The lease may still stand.
-            None => {
-                self.lease = Some(lease);
-                self.why = "what was loaded could not be stored";
-            }
-        }
-        filled
-    }
-}
-
-impl<K, V> Drop for Holding<K, V>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        let fault = Fault { why: self.why.into(), remember: self.remember, attempts: self.second.link.attempts };
-        self.second.tell(Change::Fail(self.key.clone(), lease, fault));
     }
 }
 
@@ -686,7 +320,7 @@ where
 /// What a cache holds of its second tier. When the cache goes, so do the tasks.
 pub(super) struct Attached<K, V> {
     second: Arc<Second<K, V>>,
-    ears: Option<Task<()>>,
+    listener: Option<Task<()>>,
 }
 
 impl<K, V> Attached<K, V>
@@ -700,25 +334,19 @@ where
         F: Future<Output = ()> + Send + 'static,
     {
         let env = &second.env;
-        let ears = env.can_spawn().then(|| {
+        let listener = env.can_spawn().then(|| {
             env.spawn_named("cache outbox", Arc::clone(&second).deliver()).detach();
             env.spawn_named("cache news", hear(second.tier.listen()))
         });
-        Attached { second, ears }
+        Attached { second, listener }
     }
 }
 
 impl<K, V> Drop for Attached<K, V> {
     fn drop(&mut self) {
-        if let Some(ears) = &self.ears {
-            ears.abort();
+        if let Some(listener) = &self.listener {
+            listener.abort();
         }
-        let mut outbox = self.second.outbox.lock();
-        outbox.closed = true;
-        let waker = outbox.waker.take();
-        drop(outbox);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.second.close();
     }
 }

@@ -182,7 +182,8 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
     /// Takes the flight out and gives its key if it is the first, and nobody has joined it.
     #[inline]
     pub(super) fn remove_unshared(&mut self, place: Place) -> Option<K> {
-        let is_unshared = |first: &mut Entry<K, V, E>| first.number == place.number && matches!(first.seat, Seat::Alone);
+        let is_unshared =
+            |first: &mut Entry<K, V, E>| first.number == place.number && matches!(first.seat, Seat::Alone);
         let first = self.first.take_if(is_unshared)?;
         self.tally.ended(0);
         Some(first.key)
