@@ -78,6 +78,7 @@ mod soon;
 mod sync;
 pub mod throttle;
 pub mod tier;
+pub mod timeout;
 pub mod warm;
 mod window;
 

@@ -26,8 +26,8 @@ use crate::{
     env::{Env, MapHasher, Rng, Task, Tick},
     event::Event,
     gate::{Ask, Gate, Permit, Span, Verdict},
-    retry::by,
     tier::{Failure, Fault, Feed, Filled, Held, Lease, Lookup, Pushed, Stored, Tier, TierError, Wait, Want},
+    timeout::by,
 };
 
 /// How a cache uses its second tier; for [`CacheBuilder::tier_with`](super::CacheBuilder::tier_with).
