@@ -69,7 +69,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, env::Task, retry::by};
+use herdproof::{Env, env::Task, timeout::by};
 use http::{Request, Response};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1};

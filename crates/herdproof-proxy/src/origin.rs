@@ -31,7 +31,8 @@ use herdproof::{
     event::Event,
     gate::{Ask, Gate, Priority, Refusal, Span, Verdict, Why},
     hedge::Which,
-    retry::{Failure, GaveUp, by},
+    retry::{Failure, GaveUp},
+    timeout::by,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;

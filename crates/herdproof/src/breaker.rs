@@ -81,7 +81,7 @@ use tally::Tally;
 use crate::{
     env::{Env, Rng, Tick, nanos, within},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Halt, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Halt, Permit, Place, Refusal, Span, Verdict, Why},
     striped::Padded,
     sync::{AtomicU64, Mutex},
     window::Scale,
@@ -386,7 +386,7 @@ pub fn fallback<T, E>(outcome: Result<T, Halt<E>>, instead: impl FnOnce(Refusal)
     match outcome {
         Ok(value) => Ok(value),
         Err(Halt::Refused(refusal)) => Ok(instead(refusal)),
-        Err(Halt::Failed(error)) => Err(error),
+        Err(Halt::Unsent(error) | Halt::Failed(error)) => Err(error),
     }
 }
 
@@ -525,27 +525,27 @@ pub struct Pass<B: Borrow<Breaker> = Breaker> {
 }
 
 impl Gate for Breaker {
-    type Permit = Pass;
+    type Place = Pass;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Pass, Refusal> {
         self.0.enter(ask.at).map(|word| Pass { breaker: self.clone(), word })
     }
 
     #[inline]
     fn renew(&self, pass: &mut Pass, ask: &Ask) -> Result<(), Refusal> {
         if !pass.holds() {
-            *pass = self.try_enter(ask)?;
+            *pass = self.try_reserve(ask)?;
         }
         Ok(())
     }
 }
 
 impl<'a> Gate for Borrowed<'a, Breaker> {
-    type Permit = Pass<&'a Breaker>;
+    type Place = Pass<&'a Breaker>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Pass<&'a Breaker>, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Pass<&'a Breaker>, Refusal> {
         let breaker = self.0;
         breaker.0.enter(ask.at).map(|word| Pass { breaker, word })
     }
@@ -553,7 +553,7 @@ impl<'a> Gate for Borrowed<'a, Breaker> {
     #[inline]
     fn renew(&self, pass: &mut Pass<&'a Breaker>, ask: &Ask) -> Result<(), Refusal> {
         if !pass.holds() {
-            *pass = self.try_enter(ask)?;
+            *pass = self.try_reserve(ask)?;
         }
         Ok(())
     }
@@ -571,6 +571,16 @@ impl<B: Borrow<Breaker>> Pass<B> {
 
 /// A settled permit has this in place of its word: there is nothing to give back.
 const SETTLED: u64 = CLOSED;
+
+/// Dropped before the work or during it, it takes nothing.
+impl<B: Borrow<Breaker> + Send> Place for Pass<B> {
+    type Permit = Self;
+
+    #[inline]
+    fn commit(self) -> Self {
+        self
+    }
+}
 
 impl<B: Borrow<Breaker> + Send> Permit for Pass<B> {
     #[inline]

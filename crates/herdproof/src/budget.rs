@@ -47,7 +47,7 @@ use parking_lot::Mutex;
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
 };
 
 /// What may be spent on extra work; see the [module](self). Cheap to clone, and clones share.
@@ -238,8 +238,7 @@ impl Budget {
         }
     }
 
-    /// The extras of one kind as a gate, to be combined with others. As with every gate, a permit that is dropped says that
-    /// the work was cancelled and costs nothing; to have it paid all the same, [`begin`](Extra::begin) it.
+    /// The extras of one kind as a gate, to be combined with others.
     pub fn extras(&self, kind: Spend) -> Extras {
         Extras { budget: self.clone(), kind }
     }
@@ -282,16 +281,25 @@ impl Drop for Extra {
 }
 
 impl Permit for Extra {
-    fn settle(mut self, verdict: &Verdict, _: Span) {
-        self.begin();
+    fn settle(self, verdict: &Verdict, _: Span) {
         self.budget.learn(verdict);
     }
 }
 
-impl Gate for Extras {
+/// Committed, it stays paid whatever becomes of it.
+impl Place for Extra {
     type Permit = Extra;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Extra, Refusal> {
+    fn commit(mut self) -> Extra {
+        self.begin();
+        self
+    }
+}
+
+impl Gate for Extras {
+    type Place = Extra;
+
+    fn try_reserve(&self, ask: &Ask) -> Result<Extra, Refusal> {
         self.budget.try_spend(ask.at, self.kind)
     }
 }

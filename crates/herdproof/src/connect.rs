@@ -26,7 +26,7 @@ mod gate;
 mod reconnect;
 
 pub use age::{Lifetime, MaxAge};
-pub use gate::{ConnectGate, ConnectGateBuilder, Connecting};
+pub use gate::{ConnectGate, ConnectGateBuilder, ConnectPlace, Connecting};
 pub use reconnect::{Failed, GaveUp, Reconnect};
 
 #[cfg(test)]

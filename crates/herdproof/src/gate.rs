@@ -1,12 +1,19 @@
 //! Everything that may say no, in one shape.
 //!
 //! Limits, breakers and throttles are usually all different: one returns a bare error, one panics when its guard is used
-//! twice, one forgets to give back what a cancelled call took. Here each of them is a [`Gate`]. Entering gives a
-//! [`Permit`] or a [`Refusal`]; the permit is settled with how the work went, and dropping it means the work was
-//! cancelled and gives back what it took. A refusal says why and, where a time is known, when to come back.
+//! twice, one refunds a cancelled call that the origin has had the work of. Here each of them is a [`Gate`]. It gives a
+//! [`Place`], then a [`Permit`], or a [`Refusal`] that says why and, where a time is known, when to come back.
+//!
+//! | | held while | dropped |
+//! |---|---|---|
+//! | [`Place`], from [`reserve`](Gate::reserve) | waiting, or collecting the places of several gates | as if nobody had asked: a seat is free, a rate slot goes to the next newcomer |
+//! | [`Permit`], from [`Place::commit`] or [`enter`](Gate::enter) | the work runs | the work was cancelled: a seat is free, a rate slot is spent |
+//!
+//! A caller who asks one gate needs only [`try_enter`](Gate::try_enter) or [`enter`](Gate::enter). A permit is settled with how
+//! the work went; one that is dropped counts as [`Ignored`](Verdict::Ignored).
 //!
 //! ```
-//! use herdproof::gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why, guard, result};
+//! use herdproof::gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why, guard, result};
 //! # use std::{io::Error as Failure, sync::atomic::{AtomicU32, Ordering}};
 //! # use herdproof::Env;
 //!
@@ -18,9 +25,17 @@
 //!     fn settle(self, _: &Verdict, _: Span) {}
 //! }
 //!
-//! impl Gate for Three {
+//! /// What was given out stays given out, so a ticket is its own place.
+//! impl Place for Ticket {
 //!     type Permit = Ticket;
-//!     fn try_enter(&self, _: &Ask) -> Result<Ticket, Refusal> {
+//!     fn commit(self) -> Ticket {
+//!         self
+//!     }
+//! }
+//!
+//! impl Gate for Three {
+//!     type Place = Ticket;
+//!     fn try_reserve(&self, _: &Ask) -> Result<Ticket, Refusal> {
 //!         match self.0.fetch_add(1, Ordering::Relaxed) {
 //!             0..3 => Ok(Ticket),
 //!             _ => Err(Refusal::new(Why::Concurrency)),
@@ -54,31 +69,45 @@ use crate::env::{Env, Tick};
 
 /// What may say no; see the [module](self).
 pub trait Gate: Send + Sync {
-    /// The right to go on.
-    type Permit: Permit;
+    /// What is held until the work begins.
+    type Place: Place;
 
-    /// Asks to enter, without waiting.
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal>;
+    /// Reserves a place, without waiting.
+    fn try_reserve(&self, ask: &Ask) -> Result<Self::Place, Refusal>;
 
-    /// Asks to enter, waiting if this gate has a queue, but not beyond the deadline.
+    /// Reserves a place, waiting if this gate has a queue, but not beyond the deadline.
     ///
     /// A gate that waited leaves the tick it went on at in [`Ask::at`], so that the next one does not judge by the past.
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
-        let entered = self.try_enter(ask);
-        async { entered }
+    fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Place, Refusal>> + Send {
+        let reserved = self.try_reserve(ask);
+        async { reserved }
     }
 
-    /// Asks again for whoever was let in and has waited behind another gate since. A gate whose answer is still good leaves the
-    /// permit as it is; one that has changed puts another in its place, or refuses, and then the permit is good for nothing but
-    /// to be dropped. A gate around another passes it on.
+    /// Asks again for a caller who has a place and has waited behind another gate since. A gate whose answer is still good leaves
+    /// the place as it is; one that has changed puts another there, or refuses, and then the place is good for nothing but to be
+    /// dropped. A gate around another passes it on.
     #[inline]
-    fn renew(&self, _permit: &mut Self::Permit, _ask: &Ask) -> Result<(), Refusal> {
+    fn renew(&self, _place: &mut Self::Place, _ask: &Ask) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// This gate, then another. If the inner one refuses, the outer permit is dropped, which gives it back. Whoever had to wait
+    /// Enters without waiting: a place, committed.
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<PermitOf<Self>, Refusal> {
+        self.try_reserve(ask).map(Place::commit)
+    }
+
+    /// Enters, waiting if this gate has a queue: a place, committed.
+    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<PermitOf<Self>, Refusal>> + Send {
+        async { self.reserve(ask).await.map(Place::commit) }
+    }
+
+    /// This gate, then another. If the inner one refuses, the outer place is dropped, which gives it back. A caller who had to wait
     /// for the inner one asks the outer one again ([`renew`](Gate::renew)): a line behind a breaker is not led to an origin that
     /// went down meanwhile.
+    ///
+    /// A rate goes last, behind whatever has a line: callers who stand in line with a slot in hand all leave at once when the
+    /// line moves again.
     fn and<G: Gate>(self, inner: G) -> And<Self, G>
     where
         Self: Sized,
@@ -87,7 +116,21 @@ pub trait Gate: Send + Sync {
     }
 }
 
-/// The right to do one piece of work. Dropping it unsettled says that the work was cancelled.
+/// The permits of a gate.
+pub type PermitOf<G> = <<G as Gate>::Place as Place>::Permit;
+
+/// What one holds before the work begins. Dropping it gives it back, as if nobody had asked.
+///
+/// Where a permit that is dropped takes nothing either, one type is both, and [`commit`](Place::commit) returns itself.
+pub trait Place: Send {
+    /// The right to begin.
+    type Permit: Permit;
+
+    /// The work begins.
+    fn commit(self) -> Self::Permit;
+}
+
+/// The right to do one piece of work. Dropping it unsettled says that the work was cancelled, after it began.
 pub trait Permit: Send {
     /// Says how the work went and when.
     fn settle(self, verdict: &Verdict, span: Span);
@@ -179,7 +222,7 @@ pub trait Sizer: Send + Sync {
 
 /// Does the work if the gate lets it in, and settles the permit with how it went.
 ///
-/// Dropping the future before the work is done drops the permit: cancelled.
+/// Dropping the future before the work begins gives the place back; dropping it after that drops the permit: cancelled.
 pub async fn guard<G, C, T, E, F>(
     env: &Env,
     gate: &G,
@@ -195,8 +238,9 @@ where
     if ask.is_late() {
         return Err(Halt::Refused(Refusal::new(Why::Deadline)));
     }
-    let permit = gate.enter(&mut ask).await.map_err(Halt::Refused)?;
+    let place = gate.reserve(&mut ask).await.map_err(Halt::Refused)?;
     ask.on_time().map_err(Halt::Refused)?;
+    let permit = place.commit();
     let outcome = work().await;
     permit.settle(&classify.classify(&outcome), Span { from: ask.at, to: env.now() });
     outcome.map_err(Halt::Failed)
@@ -284,9 +328,9 @@ impl Ask {
         self.deadline.is_some_and(|deadline| self.at >= deadline)
     }
 
-    /// For whoever has waited, and may be late by now.
+    /// For a caller who has waited, and may be late by now.
     #[inline]
-    fn on_time(&self) -> Result<(), Refusal> {
+    pub(crate) fn on_time(&self) -> Result<(), Refusal> {
         if self.is_late() { Err(Refusal::new(Why::Deadline)) } else { Ok(()) }
     }
 }
@@ -301,38 +345,48 @@ impl Span {
 }
 
 impl<G: Gate> Gate for &G {
-    type Permit = G::Permit;
+    type Place = G::Place;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<G::Place, Refusal> {
+        (**self).try_reserve(ask)
+    }
+
+    fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Place, Refusal>> + Send {
+        (**self).reserve(ask)
+    }
+
+    #[inline]
+    fn renew(&self, place: &mut G::Place, ask: &Ask) -> Result<(), Refusal> {
+        (**self).renew(place, ask)
+    }
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<PermitOf<G>, Refusal> {
         (**self).try_enter(ask)
-    }
-
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
-        (**self).enter(ask)
-    }
-
-    #[inline]
-    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
-        (**self).renew(permit, ask)
     }
 }
 
 impl<G: Gate> Gate for Arc<G> {
-    type Permit = G::Permit;
+    type Place = G::Place;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<G::Permit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<G::Place, Refusal> {
+        (**self).try_reserve(ask)
+    }
+
+    fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Place, Refusal>> + Send {
+        (**self).reserve(ask)
+    }
+
+    #[inline]
+    fn renew(&self, place: &mut G::Place, ask: &Ask) -> Result<(), Refusal> {
+        (**self).renew(place, ask)
+    }
+
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<PermitOf<G>, Refusal> {
         (**self).try_enter(ask)
-    }
-
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<G::Permit, Refusal>> + Send {
-        (**self).enter(ask)
-    }
-
-    #[inline]
-    fn renew(&self, permit: &mut G::Permit, ask: &Ask) -> Result<(), Refusal> {
-        (**self).renew(permit, ask)
     }
 }
 
@@ -351,26 +405,35 @@ impl<G> Copy for Borrowed<'_, G> {}
 
 /// `None` is a gate that stands open.
 impl<G: Gate> Gate for Option<G> {
-    type Permit = Option<G::Permit>;
+    type Place = Option<G::Place>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Option<G::Permit>, Refusal> {
-        self.as_ref().map(|gate| gate.try_enter(ask)).transpose()
+    fn try_reserve(&self, ask: &Ask) -> Result<Option<G::Place>, Refusal> {
+        self.as_ref().map(|gate| gate.try_reserve(ask)).transpose()
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Option<G::Permit>, Refusal> {
+    async fn reserve(&self, ask: &mut Ask) -> Result<Option<G::Place>, Refusal> {
         match self {
-            Some(gate) => gate.enter(ask).await.map(Some),
+            Some(gate) => gate.reserve(ask).await.map(Some),
             None => Ok(None),
         }
     }
 
     #[inline]
-    fn renew(&self, permit: &mut Option<G::Permit>, ask: &Ask) -> Result<(), Refusal> {
-        match (self, permit) {
-            (Some(gate), Some(permit)) => gate.renew(permit, ask),
+    fn renew(&self, place: &mut Option<G::Place>, ask: &Ask) -> Result<(), Refusal> {
+        match (self, place) {
+            (Some(gate), Some(place)) => gate.renew(place, ask),
             _ => Ok(()),
         }
+    }
+}
+
+impl<P: Place> Place for Option<P> {
+    type Permit = Option<P::Permit>;
+
+    #[inline]
+    fn commit(self) -> Option<P::Permit> {
+        self.map(P::commit)
     }
 }
 

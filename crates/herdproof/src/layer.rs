@@ -22,14 +22,16 @@
 //!
 //! | layer | the same as | its error |
 //! |---|---|---|
-//! | [`GateLayer`] | [`guard`] | [`Halt`]: refused, or failed |
+//! | [`GateLayer`] | [`guard`](crate::gate::guard) | [`Halt`]: refused, or failed |
 //! | [`RetryLayer`] | [`Retry::run`] | [`GaveUp`]; what is inside may be a gate, whose refusals are no attempts |
 //! | [`HedgeLayer`] | [`Hedge::run`] | that of the service |
 //! | [`FlightLayer`] | [`Group::run`] | [`FlightError`] |
 //! | [`ShieldLayer`] | [`Shield::run`] | [`GaveUp`] |
 //!
-//! A gate says no to a request, not to the service: readiness is that of the service inside, and a refusal is an error of
-//! the call. Tower's own limits make everybody wait until there is room, without a bound on how many wait or how long.
+//! A gate says no to a request, not to the service: a layer is always ready, and a refusal is an error of the call. Tower's own
+//! limits make everybody wait until there is room, without a bound on how many wait or how long. The service inside is asked
+//! whether it is ready when the gates have let the request in, so that a request in line holds nothing of it: no connection, no
+//! permit of a `ConcurrencyLimit`.
 //!
 //! What a layer cannot know of a request, it is told:
 //!
@@ -62,10 +64,11 @@ use tower_service::Service;
 use crate::{
     env::Env,
     flight::{FlightError, Group, Landed},
-    gate::{Ask, Classify, Gate, Halt, guard},
+    gate::{Ask, Classify, Gate, Halt, Permit, Place, Span},
     hedge::Hedge,
     retry::{Failure, GaveUp, Retry},
     shield::Shield,
+    timeout::by,
 };
 
 type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
@@ -253,10 +256,20 @@ macro_rules! repeating {
 
 repeating! { RetryLayer<C, R, X> HedgeLayer<C, R> ShieldLayer<C, R> }
 
-/// The service that was found ready, with another in its place.
-fn take<S: Clone>(inner: &mut S) -> S {
-    let next = inner.clone();
-    std::mem::replace(inner, next)
+/// Waits until the service is ready, or the deadline has come.
+async fn ready<S: Service<R>, R>(env: &Env, service: &mut S, ask: &mut Ask) -> Result<(), Halt<S::Error>> {
+    let mut waited = false;
+    let ready = poll_fn(|cx| {
+        let ready = service.poll_ready(cx);
+        waited |= ready.is_pending();
+        ready
+    });
+    let ready = by(env, ask.deadline, ready).await;
+    if waited {
+        ask.at = env.now();
+    }
+    ready.unwrap_or(Ok(())).map_err(Halt::Unsent)?;
+    ask.on_time().map_err(Halt::Refused)
 }
 
 impl<S, G, C, R> Service<R> for Gated<S, G, C, R>
@@ -273,20 +286,25 @@ where
     type Error = Halt<S::Error>;
     type Future = Answer<S::Response, Halt<S::Error>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx).map_err(Halt::Failed)
+    /// Always ready: who waits at the gate holds nothing of the service.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: R) -> Self::Future {
         let GateLayer { env, gate, classify, hooks } = self.layer.clone();
-        let mut inner = take(&mut self.inner);
+        let mut inner = self.inner.clone();
         Box::pin(async move {
-            let ask = hooks.ask(&env, &request);
-            let work = || {
-                hooks.stamp(&env, &mut request, &ask);
-                inner.call(request)
-            };
-            guard(&env, &*gate, classify, ask.clone(), work).await
+            let mut ask = hooks.ask(&env, &request);
+            ask.on_time().map_err(Halt::Refused)?;
+            let mut place = gate.reserve(&mut ask).await.map_err(Halt::Refused)?;
+            ready(&env, &mut inner, &mut ask).await?;
+            gate.renew(&mut place, &ask).map_err(Halt::Refused)?;
+            let permit = place.commit();
+            hooks.stamp(&env, &mut request, &ask);
+            let outcome = inner.call(request).await;
+            permit.settle(&classify.classify(&outcome), Span { from: ask.at, to: env.now() });
+            outcome.map_err(Halt::Failed)
         })
     }
 }

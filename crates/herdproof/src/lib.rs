@@ -81,6 +81,7 @@ mod striped;
 mod sync;
 pub mod throttle;
 pub mod tier;
+pub mod timeout;
 pub mod warm;
 mod window;
 

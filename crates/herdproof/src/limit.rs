@@ -20,5 +20,5 @@ mod rate;
 
 pub use adaptive::{AdaptiveBuilder, AdaptiveLimit, AdaptivePermit};
 pub use bulkhead::{Bulkhead, BulkheadPermit};
-pub use keyed::{KeyedPermit, KeyedRate, OfKey};
-pub use rate::{Rate, RateLimit, RatePermit};
+pub use keyed::{KeyedPlace, KeyedRate, OfKey};
+pub use rate::{Rate, RateLimit, RatePermit, RatePlace};

@@ -43,11 +43,14 @@
 //! | [`order`](QueueBuilder::order) | oldest first, newest first while overloaded | Facebook's adaptive LIFO |
 
 mod appointments;
+mod builder;
 mod codel;
 mod fair;
 mod flows;
 mod line;
+mod plain;
 mod priority;
+mod seat;
 mod slots;
 mod waiting;
 
@@ -61,22 +64,23 @@ use std::{
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
-    task::Waker,
     time::Duration,
 };
 
 pub use appointments::{Appointed, Appointments, Kept, headers};
+pub use builder::QueueBuilder;
 pub use codel::Codel;
 use flows::Flows;
-use line::{CLASSES, Line};
+use plain::State;
 use priority::Cut;
-use slots::{Stage, Waiter};
+pub use seat::Seat;
+use slots::Waiter;
 use waiting::Waiting;
 
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Sizer, Span, Verdict, Why},
+    gate::{Ask, Gate, Refusal, Sizer, Why},
     histogram::Histogram,
     sync::{AtomicU32, Mutex},
 };
@@ -86,30 +90,10 @@ const SLOW: u32 = 1 << 31;
 /// Somebody was let in without waiting since the lock was last taken.
 const CALM: u32 = 1 << 30;
 const INSIDE: u32 = CALM - 1;
-/// How many are woken before the lock is let go.
-const BATCH: usize = 32;
-/// How many services are remembered for the median.
-const MEMORY: u32 = 1_024;
-/// The median is looked up once in so many services.
-const EVERY: u32 = 32;
 
 /// So many at once, and a line before them; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
 pub struct Queue(Arc<Inner>);
-
-/// How a [`Queue`] is made.
-#[must_use]
-pub struct QueueBuilder {
-    env: Env,
-    seats: u32,
-    line: u32,
-    patience: Duration,
-    target: Duration,
-    order: Order,
-    cut: bool,
-    fair: bool,
-    sizer: Option<Box<dyn Sizer>>,
-}
 
 /// Who of a class is served first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,17 +105,6 @@ pub enum Order {
     Oldest,
     /// Always the newest.
     Newest,
-}
-
-/// The right to be inside; see [`Queue`].
-#[derive(Debug)]
-pub struct Seat {
-    /// There until it is given back.
-    queue: Option<Queue>,
-    /// When it was taken; [`Tick::MAX`] once it is known how the work went.
-    from: Tick,
-    /// Whose it is, in fair mode.
-    flow: u32,
 }
 
 struct Inner {
@@ -159,12 +132,6 @@ struct Inner {
     mean: AtomicU64,
 }
 
-struct State {
-    line: Line,
-    /// One for each class: a crowd of unimportant calls is no reason to refuse an important one that waits for a moment.
-    codels: [Codel; CLASSES],
-}
-
 /// What came of asking.
 enum Asked {
     /// With a seat of this flow.
@@ -173,126 +140,10 @@ enum Asked {
     Waiting(u32),
 }
 
-/// Those who are to be woken once the lock is let go.
-#[derive(Default)]
-struct Woken([Option<Waker>; BATCH], usize);
-
-impl QueueBuilder {
-    /// How many may wait; 1,000 unless told otherwise, a million at most.
-    pub fn line(mut self, most: u32) -> QueueBuilder {
-        self.line = most.min(1_000_000);
-        self
-    }
-
-    /// How long anybody waits at most, whatever their deadline; without end unless told otherwise. Who has waited so long is
-    /// refused.
-    pub fn patience(mut self, most: Duration) -> QueueBuilder {
-        self.patience = most;
-        self
-    }
-
-    /// Lets in as many at once as this finds the origin to bear, but no more than the seats that were asked for.
-    ///
-    /// ```
-    /// use herdproof::{Env, limit::AdaptiveLimit, shed::Queue};
-    ///
-    /// let env = Env::system();
-    /// let limit = AdaptiveLimit::builder(&env).initial(256).between(2, 256).build();
-    /// let queue = Queue::builder(&env, 256).adaptive(limit).build();
-    /// assert_eq!(queue.seats(), 256);
-    /// ```
-    pub fn adaptive(mut self, sizer: impl Sizer + 'static) -> QueueBuilder {
-        self.sizer = Some(Box::new(sizer));
-        self
-    }
-
-    /// A wait that is fine; 5 ms unless told otherwise. Where the work takes long, a tenth of its median is fine too.
-    /// [`Duration::MAX`] turns off shedding by age.
-    pub fn target(mut self, target: Duration) -> QueueBuilder {
-        self.target = target;
-        self
-    }
-
-    /// Who of a class is served first.
-    pub fn order(mut self, order: Order) -> QueueBuilder {
-        self.order = order;
-        self
-    }
-
-    /// Refuses the least important at the door while there is overload, before they stand in the line: whole classes, and
-    /// within a class whole users, for an hour the same ([`Ask::user`]; without one, at random).
-    pub fn cut(mut self) -> QueueBuilder {
-        self.cut = true;
-        self
-    }
-
-    /// Shares the seats fairly by user ([`Ask::user`]; all who have none are one user): what one asks too much, only that one
-    /// waits for. Default: the order of coming, whoever asks.
-    ///
-    /// A user may hold four times the seats that are free, so one alone gets four fifths of them, and with up to four seats all
-    /// of them. Whoever holds fewest is next. Each user has a line of its own, with its own judge of age, and of a full line the
-    /// longest loses its oldest. Between calls of [`Normal`](crate::gate::Priority::Normal) importance or more and those of less,
-    /// seats go eight to one. Every entry and every exit takes one lock.
-    ///
-    /// A user behind whom there are many, such as a load balancer, is one user: resolve it to those behind it, or do without.
-    ///
-    /// ```
-    /// use herdproof::{Env, gate::{Ask, Gate}, shed::Queue};
-    ///
-    /// let env = Env::system();
-    /// let queue = Queue::builder(&env, 10).fair().build();
-    /// let greedy: Vec<_> = (0..100).filter_map(|_| queue.try_enter(&Ask::new(&env).user(1)).ok()).collect();
-    /// assert_eq!(greedy.len(), 8);
-    /// assert!(queue.try_enter(&Ask::new(&env).user(2)).is_ok());
-    /// ```
-    pub fn fair(mut self) -> QueueBuilder {
-        self.fair = true;
-        self
-    }
-
-    /// The queue.
-    pub fn build(self) -> Queue {
-        let QueueBuilder { env, seats, line, patience, target, order, cut, fair, sizer } = self;
-        let found = sizer.as_ref().map_or(seats, |sizer| sizer.limit().clamp(1, seats));
-        Queue(Arc::new(Inner {
-            seats: AtomicU32::new(found),
-            most_seats: seats,
-            sizer,
-            most: line,
-            patience,
-            order,
-            word: AtomicU32::new(0),
-            state: Mutex::new(State { line: Line::new(), codels: [Codel::new(target); CLASSES] }),
-            fair: fair.then(|| Mutex::new(Flows::new(target, env.hasher("shed/flows")))),
-            cut: cut.then(|| Cut::new(&env)),
-            appointments: Appointments::new(&env),
-            times: Histogram::new(MEMORY),
-            median: AtomicU64::new(0),
-            mean: AtomicU64::new(0),
-            env,
-        }))
-    }
-}
-
 impl Queue {
     /// This many at once (one at least), and the usual settings.
     pub fn new(env: &Env, seats: u32) -> Queue {
         Queue::builder(env, seats).build()
-    }
-
-    /// A queue in the making, for this many at once.
-    pub fn builder(env: &Env, seats: u32) -> QueueBuilder {
-        QueueBuilder {
-            env: env.clone(),
-            seats: seats.clamp(1, INSIDE),
-            line: 1_000,
-            patience: Duration::MAX,
-            target: Duration::from_millis(5),
-            order: Order::default(),
-            cut: false,
-            fair: false,
-            sizer: None,
-        }
     }
 
     /// How many may be inside.
@@ -393,35 +244,6 @@ impl Queue {
 }
 
 impl Inner {
-    #[cold]
-    fn ask_slowly(&self, ask: &Ask, wait: bool) -> Asked {
-        let mut pushed_out = None;
-        let mut state = self.state.lock();
-        if state.line.len() == 0 && self.take_or_mark() {
-            self.sample(&mut state, ask.at);
-            self.unmark(&state);
-            return Asked::Seated(0);
-        }
-        let asked = if !wait {
-            Asked::Refused(Why::Concurrency)
-        } else if state.line.len() < self.most {
-            Asked::Waiting(state.join(ask))
-        } else if let Some(out) = state.pushes_out(ask) {
-            pushed_out = state.line.end(out.slot, Stage::Refused(Why::Queue));
-            self.waited(out, ask.at, true);
-            Asked::Waiting(state.join(ask))
-        } else {
-            Asked::Refused(Why::Queue)
-        };
-        self.unmark(&state);
-        let depth = state.line.len();
-        drop(state);
-        if let Some(waker) = pushed_out {
-            waker.wake();
-        }
-        self.found_no_seat(asked, wait, depth)
-    }
-
     /// All seats are taken: the limit binds, and who watches the line hears of it.
     fn found_no_seat(&self, asked: Asked, wait: bool, depth: u32) -> Asked {
         if let Some(sizer) = &self.sizer {
@@ -435,28 +257,6 @@ impl Inner {
         asked
     }
 
-    /// Takes a seat if there is one; if not, makes sure that whoever gives one back takes the lock. Called with it held.
-    fn take_or_mark(&self) -> bool {
-        let mut word = self.word.load(Relaxed);
-        loop {
-            let free = word & INSIDE < self.seats.load(Relaxed);
-            let next = if free { word + 1 } else { word | SLOW };
-            match self.word.compare_exchange_weak(word, next, AcqRel, Relaxed) {
-                Ok(_) => return free,
-                Err(other) => word = other,
-            }
-        }
-    }
-
-    /// Lets others do without the lock if nobody waits and there is no overload. Called with it held.
-    fn unmark(&self, state: &State) {
-        if state.line.len() == 0 && !state.is_overloaded() {
-            self.word.fetch_and(!SLOW, AcqRel);
-        } else {
-            self.word.fetch_or(SLOW, AcqRel);
-        }
-    }
-
     fn set_seats(&self, seats: u32, now: Tick) {
         if self.seats.swap(seats, Relaxed) >= seats {
             return;
@@ -468,32 +268,6 @@ impl Inner {
         // So the new seats are handed out here, each as if somebody had given it back.
         while self.take_for_next() {
             self.release_slowly(now);
-        }
-    }
-
-    /// Takes a seat if there is one and somebody waits for it.
-    fn take_for_next(&self) -> bool {
-        let state = self.state.lock();
-        // While somebody waits only whoever holds the lock writes the word.
-        let free = state.line.len() > 0 && self.word.load(Relaxed) & INSIDE < self.seats.load(Relaxed);
-        if free {
-            self.word.fetch_add(1, AcqRel);
-        }
-        free
-    }
-
-    fn sample(&self, state: &mut State, now: Tick) {
-        let calm = self.word.load(Relaxed) & CALM != 0;
-        if calm {
-            self.word.fetch_and(!CALM, Relaxed);
-        }
-        let usual = self.median();
-        for (class, codel) in state.codels.iter_mut().enumerate() {
-            if calm {
-                codel.calm();
-            }
-            codel.scale(usual);
-            codel.sample(state.line.oldest(class).map_or(Duration::ZERO, |oldest| now - oldest.since), now);
         }
     }
 
@@ -511,71 +285,6 @@ impl Inner {
             }
         }
         self.release_slowly(now());
-    }
-
-    /// Hands the seat to whoever is next, after those who have waited too long are refused.
-    #[cold]
-    fn release_slowly(&self, now: Tick) {
-        let mut woken = Woken::default();
-        let mut sampled = false;
-        loop {
-            let mut state = self.state.lock();
-            if !sampled {
-                self.sample(&mut state, now);
-                sampled = true;
-            }
-            let seated = self.seat_next(&mut state, now, &mut woken);
-            let depth = state.line.len();
-            drop(state);
-            woken.wake();
-            if seated {
-                self.env.tell(&Event::QueueDepth(depth.into()));
-                return;
-            }
-        }
-    }
-
-    /// False if there are more to be refused than can be woken at a time.
-    fn seat_next(&self, state: &mut State, now: Tick, woken: &mut Woken) -> bool {
-        for (class, codel) in state.codels.iter().enumerate() {
-            while let Some(oldest) = state.line.oldest(class).filter(|oldest| codel.refuses(now - oldest.since)) {
-                if woken.is_full() {
-                    return false;
-                }
-                self.waited(oldest, now, true);
-                woken.push(state.line.end(oldest.slot, Stage::Refused(Why::Shed)));
-            }
-        }
-        if self.word.load(Relaxed) & INSIDE > self.seats.load(Relaxed) {
-            // There are fewer seats than there were: this one is gone.
-            self.word.fetch_sub(1, AcqRel);
-            self.unmark(state);
-            return true;
-        }
-        let codels = state.codels;
-        let newest = |class: usize| match self.order {
-            Order::Adaptive => codels[class].is_overloaded(),
-            Order::Oldest => false,
-            Order::Newest => true,
-        };
-        let others = (self.word.load(Relaxed) & INSIDE) - 1;
-        while let Some(next) = state.line.next(newest) {
-            if woken.is_full() {
-                return false;
-            }
-            if self.is_late(next.deadline, now, others) {
-                self.waited(next, now, true);
-                woken.push(state.line.end(next.slot, Stage::Refused(Why::Deadline)));
-                continue;
-            }
-            self.waited(next, now, false);
-            woken.push(state.line.end(next.slot, Stage::Seated(now)));
-            self.unmark(state);
-            return true;
-        }
-        self.word.fetch_sub(1, AcqRel);
-        self.unmark(state);
-        true
     }
 
     fn waited(&self, who: Waiter, now: Tick, shed: bool) {
@@ -609,97 +318,16 @@ impl Inner {
         self.env.tell(&Event::Refusal);
         Refusal::new(why).after(self.appointments.book(ask, self.capacity()))
     }
-
-    /// How the work of a seat went is known.
-    fn over(&self, verdict: &Verdict, span: Span) {
-        if matches!(verdict, Verdict::Ok | Verdict::Final) {
-            self.learn(span.took());
-        }
-        if let Some(sizer) = &self.sizer {
-            sizer.over(verdict, span);
-            self.follow(&**sizer, span.to);
-        }
-    }
-
-    fn cancelled(&self, from: Tick, now: Tick) {
-        if let Some(sizer) = &self.sizer {
-            sizer.cancelled(from);
-            self.follow(&**sizer, now);
-        }
-    }
-
-    fn follow(&self, sizer: &dyn Sizer, now: Tick) {
-        let seats = sizer.limit().clamp(1, self.most_seats);
-        if seats != self.seats.load(Relaxed) {
-            self.set_seats(seats, now);
-        }
-    }
-
-    /// A seat was taken for so long.
-    fn occupied(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let mean = self.mean.load(Relaxed);
-        // The first is all that is known; after that each is a sixty-fourth of it.
-        let next = if mean == 0 { nanos } else { mean - mean / 64 + nanos / 64 };
-        self.mean.store(next.max(1), Relaxed);
-    }
-
-    /// Some work was done.
-    fn learn(&self, took: Duration) {
-        self.times.record(took);
-        if self.times.len() == 1 || self.times.len().is_multiple_of(EVERY) {
-            let median = self.times.quantile(0.5).unwrap_or_default();
-            self.median.store(u64::try_from(median.as_nanos()).unwrap_or(u64::MAX), Relaxed);
-        }
-    }
-}
-
-impl State {
-    fn is_overloaded(&self) -> bool {
-        self.codels.iter().any(Codel::is_overloaded)
-    }
-
-    fn join(&mut self, ask: &Ask) -> u32 {
-        self.line.join(ask)
-    }
-
-    /// Who has to go from a full line for somebody to join it: the least important, if they matter less; and while the
-    /// newest are served first, if they matter no more.
-    fn pushes_out(&self, ask: &Ask) -> Option<Waiter> {
-        let (class, out) = self.line.least()?;
-        let mine = ask.priority as usize;
-        (mine > class || (mine == class && self.codels[class].is_overloaded())).then_some(out)
-    }
-}
-
-impl Woken {
-    fn is_full(&self) -> bool {
-        self.1 == BATCH
-    }
-
-    fn push(&mut self, waker: Option<Waker>) {
-        if let Some(waker) = waker {
-            self.0[self.1] = Some(waker);
-            self.1 += 1;
-        }
-    }
-
-    fn wake(&mut self) {
-        for waker in self.0[..self.1].iter_mut().filter_map(Option::take) {
-            waker.wake();
-        }
-        self.1 = 0;
-    }
 }
 
 impl Gate for Queue {
-    type Permit = Seat;
+    type Place = Seat;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Seat, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Seat, Refusal> {
         self.answer(ask, &self.ask(ask, false))
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Seat, Refusal> {
+    async fn reserve(&self, ask: &mut Ask) -> Result<Seat, Refusal> {
         let mut asked = self.ask(ask, true);
         if let Asked::Waiting(slot) = asked {
             let (at, waited) = Waiting::new(self, slot, ask).await;
@@ -710,61 +338,11 @@ impl Gate for Queue {
     }
 }
 
-impl Seat {
-    /// Says how the work went while the seat is kept: an answer's head tells how the origin does, and how long a slow reader
-    /// takes for its body does not. Only the first time counts; what the seat is settled with later then says how long it was
-    /// taken, and nothing else.
-    pub fn learn(&mut self, verdict: &Verdict, span: Span) {
-        if let (Some(queue), true) = (&self.queue, self.from < Tick::MAX) {
-            self.from = Tick::MAX;
-            queue.0.over(verdict, span);
-        }
-    }
-}
-
-impl Permit for Seat {
-    #[inline]
-    fn settle(mut self, verdict: &Verdict, span: Span) {
-        self.learn(verdict, span);
-        if let Some(queue) = self.queue.take() {
-            if matches!(verdict, Verdict::Ok | Verdict::Final) {
-                queue.0.occupied(span.took());
-            }
-            queue.0.release(self.flow, || span.to);
-        }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        if self.from < Tick::MAX && queue.0.sizer.is_some() {
-            queue.0.cancelled(self.from, queue.0.env.now());
-        }
-        queue.0.release(self.flow, || queue.0.env.now());
-    }
-}
-
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = self.0.word.load(Relaxed);
         let waiting = self.waiting();
         f.debug_struct("Queue").field("inside", &(word & INSIDE)).field("waiting", &waiting).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for QueueBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QueueBuilder { seats, line, patience, target, order, cut, fair, .. } = self;
-        f.debug_struct("QueueBuilder")
-            .field("seats", seats)
-            .field("line", line)
-            .field("patience", patience)
-            .field("target", target)
-            .field("order", order)
-            .field("cut", cut)
-            .field("fair", fair)
-            .finish_non_exhaustive()
     }
 }
 

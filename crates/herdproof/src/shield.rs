@@ -27,18 +27,24 @@
 //! | [`hedge`](crate::hedge) | a second attempt beside a slow one | inside the retry, so that a retry is hedged as one attempt; charged to the same budget |
 //! | [`throttle`](crate::throttle) | asks less while the origin refuses | before the breaker: it acts while things still work |
 //! | [`breaker`](crate::breaker) | stops asking | before the limits, so that refused calls take no room |
-//! | [`limit`](crate::limit): rate | so many in a second | before those at once: who waits for a slot takes no room |
-//! | [`limit`](crate::limit): at once | so many at once, fixed or found | last, so that it counts what is really under way |
+//! | [`queue`](crate::shed::Queue) | so many at once, fixed or found by itself, and a line before them | behind the breaker: while the origin is down nobody stands in it |
+//! | [`rate`](crate::limit::RateLimit) | so many in a second | behind the line: callers who stood in it with a slot in hand would all leave at once after a stall |
 //! | breaker again | asked anew if it changed | for those who waited meanwhile: a line is not led to an origin that went down |
 //! | timeout | bounds one attempt | innermost: a timeout is a fault of the origin, and all of the above learn of it |
+//!
+//! Up to the breaker's second answer an attempt holds [places](crate::gate::Place), which cost nothing if one of the gates refuses;
+//! then all are committed together. A hedge needs a seat and a slot of its own that are free at once: it does not wait.
 //!
 //! A cache and a [`flight`](crate::flight) stand outside all of this: one leader's retries serve all of its followers.
 //!
 //! | preset | attempts | timeout | at once | throttle | hedge |
 //! |---|---|---|---|---|---|
-//! | [`for_http`](Shield::for_http) | 3 | 10 s | found by itself | yes | if asked for |
-//! | [`for_database`](Shield::for_database) | 2 | 5 s | 20, and a line | no | no |
-//! | [`for_cache`](Shield::for_cache) | 1 | 100 ms | found by itself | no | yes |
+//! | [`for_http`](Shield::for_http) | 3 | 10 s | found by itself, 20 at first | yes | if asked for |
+//! | [`for_database`](Shield::for_database) | 2 | 5 s | 20 | no | no |
+//! | [`for_cache`](Shield::for_cache) | 1 | 100 ms | found by itself, 20 at first | no | yes |
+//!
+//! A thousand may stand in the line, each for as long as an attempt may take (10 s without a timeout). A line that stands for that
+//! long is an overload: then the newest are served first and the oldest are refused, and told when to come back.
 
 #![expect(clippy::manual_async_fn, reason = "an async fn moves its arguments once more than an async block")]
 
@@ -57,12 +63,17 @@ use crate::{
     breaker::{Breaker, BreakerBuilder},
     budget::Budget,
     env::{Env, Tick},
-    gate::{Ask, Classify, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Classify, Gate, Permit, Place, Refusal, Span, Verdict},
     hedge::{Hedge, HedgeBuilder, Lesson, Which},
-    limit::{AdaptiveLimit, Bulkhead, Rate, RateLimit},
-    retry::{Failure, GaveUp, Retry, RetryBuilder, by},
+    limit::{AdaptiveLimit, Rate, RateLimit},
+    retry::{Failure, GaveUp, Retry, RetryBuilder},
+    shed::Queue,
     throttle::Throttle,
+    timeout::by,
 };
+
+/// How long anybody stands in line where attempts have no timeout.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One upstream's policies in their order; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -78,9 +89,15 @@ pub struct ShieldBuilder {
     throttle: Option<Throttle>,
     breaker: Option<Breaker>,
     rate: Option<Rate>,
-    bulkhead: Option<Bulkhead>,
-    adaptive: Option<AdaptiveLimit>,
+    at_once: Option<AtOnce>,
     timeout: Option<Duration>,
+}
+
+/// What decides how many there are at once.
+enum AtOnce {
+    Fixed(u32),
+    Adaptive(AdaptiveLimit),
+    Queue(Queue),
 }
 
 struct Parts {
@@ -91,8 +108,7 @@ struct Parts {
     throttle: Option<Throttle>,
     breaker: Option<Breaker>,
     rate: Option<RateLimit>,
-    bulkhead: Option<Bulkhead>,
-    adaptive: Option<AdaptiveLimit>,
+    queue: Option<Queue>,
     timeout: Option<Duration>,
 }
 
@@ -136,15 +152,20 @@ impl ShieldBuilder {
 
     /// So many at once, a fixed number, and a line for those beyond.
     pub fn at_once(mut self, most: u32) -> ShieldBuilder {
-        self.bulkhead = Some(Bulkhead::new(&self.env, most));
-        self.adaptive = None;
+        self.at_once = Some(AtOnce::Fixed(most));
         self
     }
 
-    /// As many at once as the origin turns out to bear.
+    /// As many at once as the origin turns out to bear, and a line for those beyond. A limit for this shield alone: shields that
+    /// share one share a [`queue`](ShieldBuilder::queue).
     pub fn adaptive(mut self, limit: AdaptiveLimit) -> ShieldBuilder {
-        self.adaptive = Some(limit);
-        self.bulkhead = None;
+        self.at_once = Some(AtOnce::Adaptive(limit));
+        self
+    }
+
+    /// As many at once as this queue has seats, with its line.
+    pub fn queue(mut self, queue: Queue) -> ShieldBuilder {
+        self.at_once = Some(AtOnce::Queue(queue));
         self
     }
 
@@ -156,21 +177,33 @@ impl ShieldBuilder {
 
     /// The shield.
     pub fn build(self) -> Shield {
-        let ShieldBuilder { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout } = self;
+        let ShieldBuilder { env, budget, retry, hedge, throttle, breaker, rate, at_once, timeout } = self;
         let rate = rate.map(|rate| RateLimit::new(&env, rate));
+        let queue = at_once.map(|at_once| at_once.queue(&env, timeout.unwrap_or(PATIENCE)));
         let hedge = hedge.map(|hedge| {
-            let (closed, limit) = (breaker.clone(), adaptive.clone());
-            let (clock, rate, room) = (env.clone(), rate.clone(), bulkhead.clone());
+            let (clock, closed, queue, rate) = (env.clone(), breaker.clone(), queue.clone(), rate.clone());
             let calm = move || {
                 closed.as_ref().is_none_or(Breaker::is_closed)
-                    && limit.as_ref().is_none_or(|limit| limit.in_flight() < limit.limit())
-                    && room.as_ref().is_none_or(Bulkhead::has_room)
+                    && queue.as_ref().is_none_or(|queue| queue.inside() < queue.seats())
                     && rate.as_ref().is_none_or(|rate| rate.has_slot(clock.now()))
             };
             hedge.budget(&budget).only_if(calm).build()
         });
         let retry = retry.budget(&budget).build();
-        Shield(Arc::new(Parts { env, budget, retry, hedge, throttle, breaker, rate, bulkhead, adaptive, timeout }))
+        Shield(Arc::new(Parts { env, budget, retry, hedge, throttle, breaker, rate, queue, timeout }))
+    }
+}
+
+impl AtOnce {
+    /// The seats, and a line before them in which a rush as long as `patience` is sat out.
+    fn queue(self, env: &Env, patience: Duration) -> Queue {
+        let builder = match self {
+            AtOnce::Queue(queue) => return queue,
+            AtOnce::Fixed(most) => Queue::builder(env, most),
+            AtOnce::Adaptive(limit) => Queue::builder(env, u32::MAX).adaptive(limit),
+        };
+        // It takes a line 20 targets to be an overload.
+        builder.patience(patience).target(patience / 20).build()
     }
 }
 
@@ -185,8 +218,7 @@ impl Shield {
             throttle: None,
             breaker: Some(Breaker::new(env)),
             rate: None,
-            bulkhead: None,
-            adaptive: None,
+            at_once: None,
             timeout: None,
         }
     }
@@ -244,7 +276,7 @@ impl Shield {
                     parts.retry.run(&parts.env, judge, ask, attempt).await
                 }
                 Some(hedge) => {
-                    let one = |ask, which| parts.judged(classify, ask, move |ask| work(ask, which));
+                    let one = |ask, which| parts.judged(classify, ask, which, move |ask| work(ask, which));
                     let attempt =
                         |ask: Ask| async move { hedge.race(&parts.env, Judged::says, ask, one).await.outcome };
                     parts.retry.run(&parts.env, judge, ask, attempt).await
@@ -284,9 +316,9 @@ impl Shield {
         self.0.breaker.as_ref()
     }
 
-    /// The limit that finds itself, if there is one.
-    pub fn adaptive(&self) -> Option<&AdaptiveLimit> {
-        self.0.adaptive.as_ref()
+    /// How many are under way and how many wait, if there is a limit on how many at once.
+    pub fn queue(&self) -> Option<&Queue> {
+        self.0.queue.as_ref()
     }
 }
 
@@ -327,11 +359,6 @@ impl<T, E, F: Future<Output = Judged<T, E>>> Future for Plainly<F> {
     }
 }
 
-#[inline]
-fn on_time(ask: &Ask) -> Result<(), Refusal> {
-    if ask.is_late() { Err(Refusal::new(Why::Deadline)) } else { Ok(()) }
-}
-
 /// Goes through a gate of ours, or says that it was refused.
 macro_rules! pass {
     ($entered:expr, $ask:ident) => {
@@ -353,7 +380,7 @@ impl Parts {
     where
         F: Future<Output = Result<T, E>>,
     {
-        Plainly { judged: self.judged(classify, ask, work) }
+        Plainly { judged: self.judged(classify, ask, Which::First, work) }
     }
 
     /// One attempt through all gates, bounded by the timeout.
@@ -365,46 +392,36 @@ impl Parts {
         &self,
         classify: &impl Classify<T, E>,
         mut ask: Ask,
+        which: Which,
         work: impl FnOnce(Ask) -> F,
     ) -> impl Future<Output = Judged<T, E>>
     where
         F: Future<Output = Result<T, E>>,
     {
         async move {
-            let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_enter(&ask), ask);
-            let mut breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
-            let rate = match &self.rate {
-                Some(rate) => {
-                    let permit = pass!(rate.reserve(&ask), ask);
-                    if permit.at() > ask.at {
-                        ask.at = self.env.sleep_until(permit.at()).await;
-                    }
-                    Some(permit)
-                }
-                None => None,
+            let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_reserve(&ask), ask);
+            let breakers = self.breaker.as_ref().map(Breaker::borrowed);
+            let mut breaker = pass!(breakers.try_reserve(&ask), ask);
+            let seat = match (&self.queue, which) {
+                (Some(queue), Which::First) => Some(pass!(queue.reserve(&mut ask).await, ask)),
+                (queue, _) => pass!(queue.try_reserve(&ask), ask),
+            };
+            let slot = match (&self.rate, which) {
+                (Some(rate), Which::First) => Some(pass!(rate.reserve(&mut ask).await, ask)),
+                (rate, _) => pass!(rate.try_reserve(&ask), ask),
             };
             // Whoever waited may be late by now.
-            pass!(on_time(&ask), ask);
-            let bulkhead = match &self.bulkhead {
-                Some(bulkhead) => Some(pass!(bulkhead.enter(&mut ask).await, ask)),
-                None => None,
-            };
-            pass!(on_time(&ask), ask);
-            if breaker.as_ref().is_some_and(|pass| !pass.holds()) {
-                // First, so that a probe that has waited for too long does not stand in its own way.
-                drop(breaker);
-                breaker = pass!(self.breaker.as_ref().map(Breaker::borrowed).try_enter(&ask), ask);
-            }
-            let adaptive = pass!(self.adaptive.as_ref().map(AdaptiveLimit::borrowed).try_enter(&ask), ask);
+            pass!(ask.on_time(), ask);
+            pass!(breakers.renew(&mut breaker, &ask), ask);
+            let (throttle, breaker, seat, slot) = (throttle.commit(), breaker.commit(), seat.commit(), slot.commit());
             let from = ask.at;
             ask.deadline = self.until(&ask);
             let outcome = by(&self.env, ask.deadline, work(ask)).await;
             let verdict = outcome.as_ref().map_or(Verdict::Fault, |outcome| classify.classify(outcome));
             let over = self.env.now();
             let span = Span { from, to: over };
-            adaptive.settle(&verdict, span);
-            bulkhead.settle(&verdict, span);
-            rate.settle(&verdict, span);
+            slot.settle(&verdict, span);
+            seat.settle(&verdict, span);
             breaker.settle(&verdict, span);
             throttle.settle(&verdict, span);
             let outcome = outcome.map_or(Err(Failure::TimedOut), |outcome| outcome.map_err(Failure::Failed));
@@ -425,12 +442,12 @@ impl Parts {
 
 impl fmt::Debug for Shield {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parts { retry, hedge, breaker, adaptive, timeout, .. } = &*self.0;
+        let Parts { retry, hedge, breaker, queue, timeout, .. } = &*self.0;
         f.debug_struct("Shield")
             .field("retry", retry)
             .field("hedge", hedge)
             .field("breaker", breaker)
-            .field("adaptive", adaptive)
+            .field("queue", queue)
             .field("timeout", timeout)
             .finish_non_exhaustive()
     }

@@ -33,16 +33,25 @@
 //! | most | 0.9 | without a cap hardly anything is sent after an outage, so nobody learns that it is over |
 //! | least rate | 5 a second | a few requests say nothing; refusing them spares nothing |
 //!
-//! A request counts from the moment it is let in, so that a hundred that hang are seen. One whose permit is dropped, or settled
-//! as [`Verdict::Ignored`], is taken back. Anything but [`Verdict::Overload`] counts as accepted: an origin that answers with
+//! A request counts from the moment it is sent, so that a hundred that hang are seen. While the origin has refused nothing in the
+//! window, those sent within the last two buckets (a seventh of the window, about) do not count yet: a crowd at a cold start has no
+//! answer at first. One whose permit is dropped, or settled as [`Verdict::Ignored`], is taken back. Anything but [`Verdict::Overload`] counts as accepted: an origin that answers with
 //! an error is not helped by being asked less, and there is the [`breaker`](crate::breaker) for that.
 
-use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Place, Priority, Refusal, Span, Verdict, Why},
     striped::Padded,
     window::{ALL, SOME, Scale, Sum, Window},
 };
@@ -79,6 +88,8 @@ struct Inner {
     rng: Rng,
     /// Requests, and accepted ones.
     requests: Padded<Window<SLOTS>>,
+    /// When the origin last refused something; zero if it never did.
+    overloaded: AtomicU64,
 }
 
 impl ThrottleBuilder {
@@ -125,6 +136,7 @@ impl ThrottleBuilder {
             rng: env.rng("throttle"),
             env,
             requests: Padded(Window::new()),
+            overloaded: AtomicU64::new(0),
         }))
     }
 }
@@ -172,23 +184,40 @@ impl Throttle {
 }
 
 impl Inner {
-    /// Counts a request; when, if it may be sent.
+    /// When it was asked, if it may be sent.
     #[inline]
     fn enter(&self, ask: &Ask) -> Result<Tick, Refusal> {
         let chance = self.chance(ask.priority, ask.at);
-        // Counted whether or not it is sent: what is wanted is measured against what is accepted.
-        self.requests.0.add(self.scale, ask.at, ALL);
         if chance > 0.0 && self.rng.chance(chance) {
-            self.env.tell(&Event::Refusal);
-            return Err(Refusal::new(Why::Throttled));
+            return Err(self.refuse(ask.at));
         }
         Ok(ask.at)
     }
 
+    #[cold]
+    fn refuse(&self, at: Tick) -> Refusal {
+        // Counted though it is not sent: what is wanted is measured against what is accepted.
+        self.requests.0.add(self.scale, at, ALL);
+        self.env.tell(&Event::Refusal);
+        Refusal::new(Why::Throttled)
+    }
+
     #[inline]
     fn chance(&self, priority: Priority, now: Tick) -> f64 {
+        let (k, seen) = (self.rules.k[priority as usize], now - self.born);
         let requests = self.requests.0.sum(self.scale, now);
-        self.rules.chance(self.rules.k[priority as usize], requests, now - self.born)
+        let chance = self.rules.chance(k, requests, seen);
+        if chance > 0.0 && !self.was_overloaded(now) {
+            // Nothing speaks against the origin but that answers are outstanding.
+            let young = self.requests.0.latest(self.scale, now, 2).all;
+            return self.rules.chance(k, Sum { all: requests.all.saturating_sub(young), ..requests }, seen);
+        }
+        chance
+    }
+
+    fn was_overloaded(&self, now: Tick) -> bool {
+        let at = self.overloaded.load(Relaxed);
+        at > 0 && now - Tick::from_nanos(at) <= self.rules.window
     }
 }
 
@@ -201,31 +230,50 @@ pub struct Sent<T: Borrow<Throttle> = Throttle> {
     at: Option<Tick>,
 }
 
+/// A request that is not sent yet, and does not count.
+#[derive(Debug)]
+#[must_use]
+pub struct Unsent<T: Borrow<Throttle> = Throttle> {
+    throttle: T,
+    at: Tick,
+}
+
 impl Gate for Throttle {
-    type Permit = Sent;
+    type Place = Unsent;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Sent, Refusal> {
-        self.0.enter(ask).map(|at| Sent { throttle: self.clone(), at: Some(at) })
+    fn try_reserve(&self, ask: &Ask) -> Result<Unsent, Refusal> {
+        self.0.enter(ask).map(|at| Unsent { throttle: self.clone(), at })
     }
 }
 
 impl<'a> Gate for Borrowed<'a, Throttle> {
-    type Permit = Sent<&'a Throttle>;
+    type Place = Unsent<&'a Throttle>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        self.0.0.enter(ask).map(|at| Sent { throttle: self.0, at: Some(at) })
+    fn try_reserve(&self, ask: &Ask) -> Result<Self::Place, Refusal> {
+        self.0.0.enter(ask).map(|at| Unsent { throttle: self.0, at })
+    }
+}
+
+impl<T: Borrow<Throttle> + Send> Place for Unsent<T> {
+    type Permit = Sent<T>;
+
+    #[inline]
+    fn commit(self) -> Sent<T> {
+        let Inner { scale, requests, .. } = &*self.throttle.borrow().0;
+        requests.0.add(*scale, self.at, ALL);
+        Sent { throttle: self.throttle, at: Some(self.at) }
     }
 }
 
 impl<T: Borrow<Throttle> + Send> Permit for Sent<T> {
     #[inline]
     fn settle(mut self, verdict: &Verdict, span: Span) {
-        let Inner { scale, requests, .. } = &*self.throttle.borrow().0;
+        let Inner { scale, requests, overloaded, .. } = &*self.throttle.borrow().0;
         match verdict {
             Verdict::Ok | Verdict::Fault | Verdict::Final => requests.0.add(*scale, span.to, SOME),
-            Verdict::Overload { .. } => {}
+            Verdict::Overload { .. } => overloaded.store(span.to.as_nanos().max(1), Relaxed),
             Verdict::Ignored => return,
         }
         self.at = None;

@@ -28,7 +28,7 @@ mod cold;
 mod opening;
 mod slow_start;
 
-pub use cold::{ColdCache, Lookup};
+pub use cold::{ColdCache, Lookup, LookupPlace};
 pub use opening::{Entered, Opening};
 pub use slow_start::SlowStart;
 

@@ -130,10 +130,16 @@ impl<const SLOTS: usize> Window<SLOTS> {
     /// What was counted in the window that ends at this time.
     #[inline]
     pub(crate) fn sum(&self, scale: Scale<SLOTS>, now: Tick) -> Sum {
+        self.latest(scale, now, scale.buckets)
+    }
+
+    /// What was counted in so many buckets, up to that of this time.
+    #[inline]
+    pub(crate) fn latest(&self, scale: Scale<SLOTS>, now: Tick, buckets: u8) -> Sum {
         // Buckets are longer than a nanosecond, so there is one after the last.
         let end = scale.bucket(now) + 1;
         let mut total = Sum::default();
-        for bucket in end.saturating_sub(u64::from(scale.buckets))..end {
+        for bucket in end.saturating_sub(u64::from(buckets))..end {
             let word = self.0[Scale::<SLOTS>::slot(bucket)].load(Relaxed);
             if (word ^ Scale::<SLOTS>::stamp(bucket)) & STAMP == 0 {
                 let Sum { all, some } = sum(word);

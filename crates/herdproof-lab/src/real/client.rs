@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, Sim, Tick, retry::by};
+use herdproof::{Env, Sim, Tick, timeout::by};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;

@@ -16,8 +16,8 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, guard, result},
-    retry::by,
     shed::{Order, Queue},
+    timeout::by,
 };
 use parking_lot::Mutex;
 

@@ -14,7 +14,7 @@ use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, Gate, Permit, Span, result},
     limit::Bulkhead,
-    retry::by,
+    timeout::by,
 };
 
 use super::{

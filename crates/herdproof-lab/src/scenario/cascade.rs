@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use herdproof::{
     Cache, Env, Sim, Tick,
     cache::{Keep, Load, Policy},
-    retry::by,
+    timeout::by,
 };
 
 use super::{

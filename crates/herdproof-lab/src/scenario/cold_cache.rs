@@ -19,7 +19,7 @@ use herdproof::{
     cache::{Keep, Policy},
     gate::{Ask, Gate},
     limit::Bulkhead,
-    retry::by,
+    timeout::by,
     warm::ColdCache,
 };
 

@@ -28,7 +28,7 @@ use std::{
 use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, Gate},
-    retry::by,
+    timeout::by,
     warm::{ColdCache, Lookup, Opening, SlowStart},
 };
 use parking_lot::Mutex;

@@ -27,7 +27,7 @@ use herdproof::{
     connect::{ConnectGate, Reconnect},
     gate::{Ask, guard, result},
     limit::Bulkhead,
-    retry::by,
+    timeout::by,
 };
 use parking_lot::Mutex;
 use tokio::sync::oneshot;

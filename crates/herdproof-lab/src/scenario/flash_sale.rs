@@ -13,7 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
+use herdproof::{Cache, Env, Sim, Tick, cache::Policy, timeout::by};
 
 use super::{
     Scenario,

@@ -22,8 +22,8 @@ use herdproof::{
     Env, Sim, Tick,
     gate::{Ask, Gate, guard, result},
     limit::AdaptiveLimit,
-    retry::by,
     shed::Queue,
+    timeout::by,
 };
 
 use super::Scenario;

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use herdproof::{Cache, Sim, Tick, cache::Policy, retry::by};
+use herdproof::{Cache, Sim, Tick, cache::Policy, timeout::by};
 
 use super::{
     Scenario,

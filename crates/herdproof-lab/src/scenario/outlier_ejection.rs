@@ -27,7 +27,7 @@ use herdproof::{
     breaker::ejection::{Call, Ejection},
     env::Rng,
     gate::{Ask, Gate, Permit, Span, Verdict},
-    retry::by,
+    timeout::by,
     warm::SlowStart,
 };
 use parking_lot::Mutex;

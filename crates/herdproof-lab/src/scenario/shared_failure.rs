@@ -8,7 +8,7 @@
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
-use herdproof::{Env, Group, Sim, flight::Retries, retry::by};
+use herdproof::{Env, Group, Sim, flight::Retries, timeout::by};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use herdproof::{Cache, Env, Sim, Tick, cache::Policy, retry::by};
+use herdproof::{Cache, Env, Sim, Tick, cache::Policy, timeout::by};
 use parking_lot::Mutex;
 
 use super::{

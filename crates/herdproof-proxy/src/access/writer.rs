@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use herdproof::{Env, Tick, retry::by};
+use herdproof::{Env, Tick, timeout::by};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 

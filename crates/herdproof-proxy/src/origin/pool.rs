@@ -33,8 +33,8 @@ use herdproof::{
     Env, Tick,
     connect::{ConnectGate, MaxAge},
     env::Rng,
-    gate::{Ask, Gate, Permit, Span, Verdict},
-    retry::by,
+    gate::{Ask, Gate, Permit, Place as _, Span, Verdict},
+    timeout::by,
 };
 use http::Request;
 use hyper::client::conn::{
@@ -259,7 +259,7 @@ impl Shared {
         let deadline = ask.at + self.connect_timeout;
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
         let making = async {
-            let permit = self.gate.enter(&mut ask).await.map_err(io::Error::other)?;
+            let turn = self.gate.reserve(&mut ask).await.map_err(io::Error::other)?;
             if let Some(idle) = self.take_idle(wanted) {
                 return Ok((idle, true));
             }
@@ -267,6 +267,7 @@ impl Shared {
                 Ok(open) => open,
                 Err(idle) => return Ok((idle, true)),
             };
+            let permit = turn.commit();
             let dialling = Count::up(&self.counts.dialling);
             let (stream, address) = self.reach(deadline).await?;
             permit.settle(&Verdict::Ok, Span { from: ask.at, to: self.env.now() });

@@ -22,10 +22,10 @@ use herdproof::{
     backoff::RetryAfter,
     breaker::{Breaker, Pass},
     budget::Budget,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict},
+    gate::{Ask, Gate, Permit, Place as _, Refusal, Span, Verdict},
     hedge::Hedge,
     retry::Retry,
-    shed::Queue,
+    shed::{Queue, Seat},
 };
 use http::{HeaderMap, StatusCode, header};
 
@@ -109,21 +109,21 @@ impl Stack {
 
     /// Lets a request in, after a wait in the line if need be.
     pub(super) async fn enter(&self, ask: &mut Ask) -> Result<Entry, Refusal> {
-        let mut pass = self.breaker.try_enter(ask)?;
-        let seat = self.queue.enter(ask).await?;
-        let place = Place::new(&self.env, &self.queue, seat, ask.at);
-        if !pass.holds() {
-            drop(pass);
-            pass = self.breaker.try_enter(ask)?;
-        }
-        Ok(Entry { pass, place })
+        let mut pass = self.breaker.try_reserve(ask)?;
+        let seat = self.queue.reserve(ask).await?;
+        self.breaker.renew(&mut pass, ask)?;
+        Ok(self.entry(pass, seat, ask))
     }
 
     /// The same without a wait, for extra work.
     pub(super) fn try_enter(&self, ask: &Ask) -> Result<Entry, Refusal> {
-        let pass = self.breaker.try_enter(ask)?;
-        let seat = self.queue.try_enter(ask)?;
-        Ok(Entry { pass, place: Place::new(&self.env, &self.queue, seat, ask.at) })
+        let pass = self.breaker.try_reserve(ask)?;
+        let seat = self.queue.try_reserve(ask)?;
+        Ok(self.entry(pass, seat, ask))
+    }
+
+    fn entry(&self, pass: Pass, seat: Seat, ask: &Ask) -> Entry {
+        Entry { pass: pass.commit(), place: Place::new(&self.env, &self.queue, seat.commit(), ask.at) }
     }
 }
 

@@ -21,7 +21,7 @@ use herdproof::{
     Env,
     env::Task,
     gate::{Ask, Permit, Priority, Refusal, Span, Verdict, Why},
-    retry::by,
+    timeout::by,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Full};

@@ -6,7 +6,7 @@ use herdproof::{
     Tick,
     flight::{FlightError, Landed as Flown},
     gate::{Ask, Why},
-    retry::by,
+    timeout::by,
 };
 use http::StatusCode;
 

@@ -39,7 +39,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, Tick, env::Sleep, retry::by};
+use herdproof::{Env, Tick, env::Sleep, timeout::by};
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};

@@ -42,7 +42,7 @@ use super::{Outcome, Returns, outcome};
 use crate::{
     env::{Env, Rng, Tick, nanos},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
     sync::{AtomicU32, AtomicU64, Mutex},
     window::{ALL, BOTH, Scale, Sum, Window},
 };
@@ -304,9 +304,9 @@ pub struct Call {
 }
 
 impl Gate for Endpoint {
-    type Permit = Call;
+    type Place = Call;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Call, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Call, Refusal> {
         let Inner { endpoints, env, returns, rules, .. } = &*self.set.0;
         let word = endpoints[self.which].until.load(Relaxed);
         if ask.at.as_nanos() >= word {
@@ -318,9 +318,18 @@ impl Gate for Endpoint {
 
     fn renew(&self, call: &mut Call, ask: &Ask) -> Result<(), Refusal> {
         if self.set.0.endpoints[self.which].until.load(Relaxed) != call.word {
-            *call = self.try_enter(ask)?;
+            *call = self.try_reserve(ask)?;
         }
         Ok(())
+    }
+}
+
+/// Dropped before the work or during it, it takes nothing.
+impl Place for Call {
+    type Permit = Self;
+
+    fn commit(self) -> Self {
+        self
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
     keyed::{Fades, Keyed},
     window::Scale,
 };
@@ -146,9 +146,9 @@ where
     K: Borrow<Q> + Hash + Eq + Send + Sync,
     Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
 {
-    type Permit = KeyedPass<K>;
+    type Place = KeyedPass<K>;
 
-    fn try_enter(&self, ask: &Ask) -> Result<KeyedPass<K>, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<KeyedPass<K>, Refusal> {
         let Inner { rules, env, rng, keys, returns, ramp_time, .. } = &*self.breakers.0;
         let hash = keys.hash(self.key);
         let (entry, word, opened) = keys.with(
@@ -185,7 +185,7 @@ where
         // A key that is forgotten is closed.
         let now = self.breakers.0.keys.with_known(pass.hash, |small| word(&small.state));
         if now.is_some_and(|now| now != pass.word) {
-            *pass = self.try_enter(ask)?;
+            *pass = self.try_reserve(ask)?;
         }
         Ok(())
     }
@@ -223,6 +223,15 @@ impl<K: Hash + Eq> Inner<K> {
                 }
             });
         }
+    }
+}
+
+/// Dropped before the work or during it, it takes nothing.
+impl<K: Hash + Eq + Send + Sync> Place for KeyedPass<K> {
+    type Permit = Self;
+
+    fn commit(self) -> Self {
+        self
     }
 }
 

@@ -145,11 +145,11 @@ fn retries_hedges_and_refreshes_share_one_credit() {
 }
 
 #[test]
-fn as_a_gate_a_cancelled_extra_costs_nothing_and_a_settled_one_teaches_the_circuit() {
+fn as_a_gate_an_extra_that_does_not_begin_costs_nothing_and_a_settled_one_teaches_the_circuit() {
     let budget = Budget::builder(&env()).floor(0.1).circuit(2.0, 0.1).build();
     let gate = budget.extras(Spend::Hedge);
     let (ask, span) = (Ask::new(&env()), Span { from: at(0), to: at(1) });
-    drop(gate.try_enter(&ask).unwrap());
+    drop(gate.try_reserve(&ask).unwrap());
     gate.try_enter(&ask).unwrap().settle(&Verdict::Fault, span);
     assert!(budget.is_open());
     assert_eq!((budget.stats().hedges, budget.stats().given_back), (1, 1));

@@ -5,7 +5,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use crate::gate::{Ask, Gate, Permit, Refusal, Span, Verdict};
+use crate::gate::{Ask, Gate, Permit, PermitOf, Refusal, Span, Verdict};
 
 /// On the way in.
 pub(super) type Entering = Pin<Box<dyn Future<Output = Result<Box<dyn Admitted>, Refusal>> + Send>>;
@@ -20,7 +20,7 @@ pub(super) trait Admitted: Send {
 
 impl<G: Gate + 'static> Admission for G
 where
-    G::Permit: 'static,
+    PermitOf<G>: 'static,
 {
     fn enter(self: Arc<Self>, mut ask: Ask) -> Entering {
         Box::pin(async move {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     env::Env,
-    gate::Gate,
+    gate::{Gate, PermitOf},
     inflight::{Abandon, Settings},
     tier::Tier,
 };
@@ -88,7 +88,7 @@ where
     pub fn load_limit<G>(mut self, gate: G) -> Self
     where
         G: Gate + 'static,
-        G::Permit: 'static,
+        PermitOf<G>: 'static,
     {
         self.limit = Some(Arc::new(gate));
         self

@@ -32,8 +32,8 @@ use crate::{
     env::{Env, Rng, Task, Tick},
     event::Event,
     gate::{Ask, Gate, Permit, Span, Verdict},
-    retry::by,
     tier::{Failure, Feed, Held, Lookup, Pushed, Tier, Wait, Want},
+    timeout::by,
 };
 
 /// What a cache's second tier has done so far; from [`Cache::tier_stats`](super::Cache::tier_stats).

@@ -1,10 +1,10 @@
 //! So many connections in the making.
 
 use crate::{
-    env::{Env, Tick},
+    env::Env,
     event::Event,
-    gate::{And, Ask, Both, Gate, Permit, Refusal, Span, Verdict},
-    limit::{Bulkhead, BulkheadPermit, Rate, RateLimit, RatePermit},
+    gate::{And, Ask, Gate, Permit, PermitOf, Place, Refusal, Span, Verdict},
+    limit::{Bulkhead, Rate, RateLimit},
 };
 
 /// A gate before making connections, on either side: so many handshakes under way, so many begun a second.
@@ -36,8 +36,10 @@ pub struct ConnectGate {
     env: Env,
     /// Room first, then the rate. The other way round everybody who has had a slot of the rate would stand in the line for
     /// room, and when a slow server is quick again they would all go as fast as handshakes end.
-    gate: And<Bulkhead, RateLimit>,
+    gate: Limits,
 }
+
+type Limits = And<Bulkhead, RateLimit>;
 
 /// A [`ConnectGate`] in the making.
 #[derive(Clone, Debug)]
@@ -49,17 +51,23 @@ pub struct ConnectGateBuilder {
     waiting: usize,
 }
 
+/// A connection that is not begun yet, from [`ConnectGate`]. Dropping it gives its place to another, because a connection became
+/// idle meanwhile, say.
+#[derive(Debug)]
+#[must_use = "dropping it gives it back"]
+pub struct ConnectPlace {
+    env: Env,
+    place: <Limits as Gate>::Place,
+}
+
 /// A connection in the making.
 ///
-/// Dropping it makes room for another, but not in the rate: the server has had the work of it. Were its slot given back, a
-/// client with a short timeout could dial as fast as it likes.
+/// Dropping it makes room for another, but not in the rate: the server has had the work of it.
 #[derive(Debug)]
 #[must_use = "dropping it says that the connection was not made"]
 pub struct Connecting {
     env: Env,
-    at: Tick,
-    /// There until it is settled.
-    permit: Option<Both<BulkheadPermit, RatePermit>>,
+    permit: PermitOf<Limits>,
 }
 
 impl ConnectGate {
@@ -103,30 +111,30 @@ impl ConnectGateBuilder {
 }
 
 impl Gate for ConnectGate {
-    type Permit = Connecting;
+    type Place = ConnectPlace;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Connecting, Refusal> {
-        let permit = self.gate.try_enter(ask)?;
-        Ok(Connecting { env: self.env.clone(), at: ask.at, permit: Some(permit) })
+    fn try_reserve(&self, ask: &Ask) -> Result<ConnectPlace, Refusal> {
+        Ok(ConnectPlace { place: self.gate.try_reserve(ask)?, env: self.env.clone() })
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Connecting, Refusal> {
-        let permit = self.gate.enter(ask).await?;
-        Ok(Connecting { env: self.env.clone(), at: ask.at, permit: Some(permit) })
+    async fn reserve(&self, ask: &mut Ask) -> Result<ConnectPlace, Refusal> {
+        Ok(ConnectPlace { place: self.gate.reserve(ask).await?, env: self.env.clone() })
+    }
+}
+
+impl Place for ConnectPlace {
+    type Permit = Connecting;
+
+    fn commit(self) -> Connecting {
+        Connecting { env: self.env, permit: self.place.commit() }
     }
 }
 
 impl Permit for Connecting {
-    fn settle(mut self, verdict: &Verdict, span: Span) {
+    fn settle(self, verdict: &Verdict, span: Span) {
         if *verdict == Verdict::Ok {
             self.env.tell(&Event::Handshake);
         }
-        self.permit.take().settle(verdict, span);
-    }
-}
-
-impl Drop for Connecting {
-    fn drop(&mut self) {
-        self.permit.take().settle(&Verdict::Ignored, Span { from: self.at, to: self.at });
+        self.permit.settle(verdict, span);
     }
 }

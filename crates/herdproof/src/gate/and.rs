@@ -1,6 +1,6 @@
 //! Two gates in a row.
 
-use super::{Ask, Gate, Permit, Refusal, Span, Verdict, Why};
+use super::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why};
 
 /// One gate behind another, from [`Gate::and`].
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct And<A, B> {
     inner: B,
 }
 
-/// The permits of two gates.
+/// The places or the permits of two gates.
 #[derive(Debug)]
 pub struct Both<A, B> {
     outer: A,
@@ -23,29 +23,37 @@ impl<A, B> And<A, B> {
 }
 
 impl<A: Gate, B: Gate> Gate for And<A, B> {
-    type Permit = Both<A::Permit, B::Permit>;
+    type Place = Both<A::Place, B::Place>;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        let outer = self.outer.try_enter(ask)?;
-        let inner = self.inner.try_enter(ask)?;
+    fn try_reserve(&self, ask: &Ask) -> Result<Self::Place, Refusal> {
+        let outer = self.outer.try_reserve(ask)?;
+        let inner = self.inner.try_reserve(ask)?;
         Ok(Both { outer, inner })
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Self::Permit, Refusal> {
-        let mut outer = self.outer.enter(ask).await?;
+    async fn reserve(&self, ask: &mut Ask) -> Result<Self::Place, Refusal> {
+        let mut outer = self.outer.reserve(ask).await?;
         if ask.is_late() {
             return Err(Refusal::new(Why::Deadline));
         }
-        let inner = self.inner.enter(ask).await?;
+        let inner = self.inner.reserve(ask).await?;
         // Whether or not the inner one has waited: a wait may end at the tick at which it began.
         self.outer.renew(&mut outer, ask)?;
         Ok(Both { outer, inner })
     }
 
     #[inline]
-    fn renew(&self, permit: &mut Self::Permit, ask: &Ask) -> Result<(), Refusal> {
-        self.outer.renew(&mut permit.outer, ask)?;
-        self.inner.renew(&mut permit.inner, ask)
+    fn renew(&self, place: &mut Self::Place, ask: &Ask) -> Result<(), Refusal> {
+        self.outer.renew(&mut place.outer, ask)?;
+        self.inner.renew(&mut place.inner, ask)
+    }
+}
+
+impl<A: Place, B: Place> Place for Both<A, B> {
+    type Permit = Both<A::Permit, B::Permit>;
+
+    fn commit(self) -> Self::Permit {
+        Both { outer: self.outer.commit(), inner: self.inner.commit() }
     }
 }
 

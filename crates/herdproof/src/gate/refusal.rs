@@ -38,6 +38,8 @@ pub enum Why {
 pub enum Halt<E> {
     /// A gate said no; the work was not begun.
     Refused(Refusal),
+    /// The work could not begin: the service that does it was not ready, and failed.
+    Unsent(E),
     /// The work failed.
     Failed(E),
 }
@@ -112,7 +114,7 @@ impl<E: fmt::Display> fmt::Display for Halt<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Halt::Refused(refusal) => refusal.fmt(f),
-            Halt::Failed(error) => error.fmt(f),
+            Halt::Unsent(error) | Halt::Failed(error) => error.fmt(f),
         }
     }
 }
@@ -121,7 +123,7 @@ impl<E: Error> Error for Halt<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Halt::Refused(refusal) => refusal.source(),
-            Halt::Failed(error) => error.source(),
+            Halt::Unsent(error) | Halt::Failed(error) => error.source(),
         }
     }
 }

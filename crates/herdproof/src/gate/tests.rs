@@ -30,39 +30,54 @@ struct Turnstile {
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-struct Pass(&'static str, Log, bool);
+/// What somebody holds, and how it is dropped.
+struct Held(&'static str, Log, &'static str);
 
-impl Permit for Pass {
-    fn settle(mut self, verdict: &Verdict, span: Span) {
-        self.1.lock().push(format!("{} {verdict:?} {:?}", self.0, span.took()));
-        self.2 = true;
+struct Turn(Held);
+
+struct Pass(Held);
+
+impl Place for Turn {
+    type Permit = Pass;
+
+    fn commit(mut self) -> Pass {
+        self.0.2 = "cancelled";
+        Pass(self.0)
     }
 }
 
-impl Drop for Pass {
+impl Permit for Pass {
+    fn settle(mut self, verdict: &Verdict, span: Span) {
+        let Held(name, log, dropped) = &mut self.0;
+        log.lock().push(format!("{name} {verdict:?} {:?}", span.took()));
+        *dropped = "";
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
-        if !self.2 {
-            self.1.lock().push(format!("{} cancelled", self.0));
+        if !self.2.is_empty() {
+            self.1.lock().push(format!("{} {}", self.0, self.2));
         }
     }
 }
 
 impl Gate for Turnstile {
-    type Permit = Pass;
+    type Place = Turn;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Pass, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Turn, Refusal> {
         self.log.lock().push(format!("{} asked at {:?}", self.name, ask.at - Tick::ZERO));
-        self.refuse.map_or_else(|| Ok(Pass(self.name, Arc::clone(&self.log), false)), Err)
+        self.refuse.map_or_else(|| Ok(Turn(Held(self.name, Arc::clone(&self.log), "given back"))), Err)
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Pass, Refusal> {
+    async fn reserve(&self, ask: &mut Ask) -> Result<Turn, Refusal> {
         if !self.wait.is_zero() {
             ask.at = self.env.sleep(self.wait).await;
         }
-        self.try_enter(ask)
+        self.try_reserve(ask)
     }
 
-    fn renew(&self, _: &mut Pass, ask: &Ask) -> Result<(), Refusal> {
+    fn renew(&self, _: &mut Turn, ask: &Ask) -> Result<(), Refusal> {
         self.log.lock().push(format!("{} again at {:?}", self.name, ask.at - Tick::ZERO));
         self.renew
     }
@@ -110,16 +125,16 @@ fn the_inner_gate_judges_by_the_time_after_the_outer_ones_wait() {
 }
 
 #[test]
-fn a_gate_that_changed_its_mind_while_the_inner_one_was_waited_for_gives_both_permits_back() {
+fn a_gate_that_changed_its_mind_while_the_inner_one_was_waited_for_gives_both_places_back() {
     let mut scene = Scene::new();
     let no = Refusal::new(Why::Tripped).after(MS * 40);
     let outer = Turnstile { renew: Err(no), ..scene.gate("outer") };
     let gate = outer.and(Turnstile { wait: MS * 5, ..scene.gate("inner") });
     let (result, log) = scene.guard(gate, scene.ask(), Ok(1));
     assert_eq!(result, Err(Halt::Refused(no)));
-    let cancelled = ["inner cancelled", "outer cancelled"];
+    let given_back = ["inner given back", "outer given back"];
     assert_eq!(log[..3], ["outer asked at 0ns", "inner asked at 5ms", "outer again at 5ms"]);
-    assert_eq!(log[3..], cancelled, "the work was begun, or a permit was kept");
+    assert_eq!(log[3..], given_back, "the work was begun, or a permit was kept");
 }
 
 #[test]
@@ -146,8 +161,8 @@ fn who_comes_back_is_heard_by_the_gate_itself_however_it_is_wrapped() {
 /// What somebody is told who was let in and comes back.
 fn renewed<G: Gate>(gate: &G) -> Option<Refusal> {
     let ask = Ask::at(Tick::ZERO);
-    let mut permit = (&gate).try_enter(&ask).ok()?;
-    (&gate).renew(&mut permit, &ask).err()
+    let mut place = (&gate).try_reserve(&ask).ok()?;
+    (&gate).renew(&mut place, &ask).err()
 }
 
 #[test]
@@ -189,7 +204,7 @@ fn a_refusal_within_gives_back_what_the_outer_gate_took() {
     let gate = scene.gate("outer").and(Turnstile { refuse: Some(no), ..scene.gate("inner") });
     let (result, log) = scene.guard(&gate, scene.ask(), Ok(1));
     assert_eq!(result, Err(Halt::Refused(no)));
-    assert_eq!(log, ["outer asked at 0ns", "inner asked at 0ns", "outer cancelled"]);
+    assert_eq!(log, ["outer asked at 0ns", "inner asked at 0ns", "outer given back"]);
     assert_eq!(gate.try_enter(&scene.ask()).err(), Some(no));
     assert_eq!(no.to_string(), "refused: too many in too short a time; come back in 40 ms");
 }
@@ -214,6 +229,17 @@ fn a_caller_that_leaves_during_the_work_cancels_its_permit() {
 }
 
 #[test]
+fn what_enters_is_committed_and_what_reserves_is_not() {
+    let scene = Scene::new();
+    let gate = scene.gate("a").and(Some(Arc::new(scene.gate("b"))));
+    drop(gate.try_enter(&scene.ask()));
+    assert_eq!(scene.log.lock().split_off(2), ["a cancelled", "b cancelled"]);
+    scene.log.lock().clear();
+    drop(gate.try_reserve(&scene.ask()));
+    assert_eq!(scene.log.lock().split_off(2), ["a given back", "b given back"]);
+}
+
+#[test]
 fn work_that_is_late_is_refused_before_it_takes_anything() {
     let mut scene = Scene::new();
     let late = scene.ask().deadline(Tick::ZERO);
@@ -223,23 +249,23 @@ fn work_that_is_late_is_refused_before_it_takes_anything() {
 }
 
 #[test]
-fn a_deadline_that_passes_between_two_gates_gives_the_outer_permit_back() {
+fn a_deadline_that_passes_between_two_gates_gives_the_outer_place_back() {
     let mut scene = Scene::new();
     let outer = Turnstile { wait: MS * 5, ..scene.gate("outer") };
     let gate = outer.and(scene.gate("inner"));
     let ask = scene.ask().deadline(Tick::ZERO + MS * 3);
     let (result, log) = scene.guard(gate, ask, Ok(1));
     assert_eq!(result, Err(Halt::Refused(Refusal::new(Why::Deadline))));
-    assert_eq!(log, ["outer asked at 5ms", "outer cancelled"]);
+    assert_eq!(log, ["outer asked at 5ms", "outer given back"]);
 }
 
 #[test]
-fn a_deadline_that_passes_before_the_only_gate_lets_in_gives_its_permit_back() {
+fn a_deadline_that_passes_before_the_only_gate_lets_in_gives_its_place_back() {
     let mut scene = Scene::new();
     let gate = Turnstile { wait: MS * 5, ..scene.gate("g") };
     let (result, log) = scene.guard(gate, scene.ask().deadline(Tick::ZERO + MS * 5), Ok(1));
     assert_eq!(result, Err(Halt::Refused(Refusal::new(Why::Deadline))));
-    assert_eq!(log, ["g asked at 5ms", "g cancelled"], "what came too late was begun");
+    assert_eq!(log, ["g asked at 5ms", "g given back"], "what came too late was begun");
 }
 
 #[test]

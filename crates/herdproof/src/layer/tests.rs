@@ -13,9 +13,9 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use super::*;
 use crate::{
     breaker::Breaker,
-    env::sim::Sim,
-    gate::{Judgement, Verdict, Why, result},
-    limit::Bulkhead,
+    env::{Tick, sim::Sim},
+    gate::{Judgement, Verdict, Why, guard, result},
+    limit::{Bulkhead, Rate, RateLimit},
     retry::{Stop, wire},
 };
 
@@ -478,4 +478,139 @@ fn a_service_that_fails_before_it_is_called_has_not_begun() {
     let env = sim.env();
     let retried = RetryLayer::new(&env, steady(&env), result).at_most_once(|()| true).layer(Broken::default());
     assert_eq!(sim.run(retried.oneshot(())), Ok(1));
+}
+
+/// A service with so many connections. It takes one when it is found ready, and keeps it until it is called or dropped.
+struct Pooled {
+    free: Arc<AtomicU32>,
+    taken: bool,
+    env: Env,
+    calls: Arc<AtomicU32>,
+}
+
+impl Pooled {
+    fn new(env: &Env, connections: u32) -> Pooled {
+        Pooled { free: Arc::new(AtomicU32::new(connections)), taken: false, env: env.clone(), calls: Arc::default() }
+    }
+}
+
+impl Clone for Pooled {
+    fn clone(&self) -> Pooled {
+        Pooled { free: Arc::clone(&self.free), taken: false, env: self.env.clone(), calls: Arc::clone(&self.calls) }
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.free.fetch_add(u32::from(self.taken), Ordering::Relaxed);
+    }
+}
+
+impl Service<()> for Pooled {
+    type Response = u32;
+    type Error = &'static str;
+    type Future = Pin<Box<dyn Future<Output = Result<u32, &'static str>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        if !self.taken {
+            let free = self.free.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+            self.taken = free.is_ok();
+        }
+        Poll::Ready(if self.taken { Ok(()) } else { Err("no connection is free") })
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        let mut connection = self.clone();
+        connection.taken = std::mem::take(&mut self.taken);
+        Box::pin(async move {
+            let number = connection.calls.fetch_add(1, Ordering::Relaxed);
+            connection.env.sleep(MS * 10).await;
+            Ok(number)
+        })
+    }
+}
+
+#[test]
+fn who_waits_at_a_gate_holds_nothing_of_the_service_inside() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Pooled::new(&env, 2);
+    let gated = GateLayer::new(&env, Bulkhead::new(&env, 1), result).layer(pool.clone());
+    let shield = Shield::builder(&env).at_once(1).build();
+    let shielded = ShieldLayer::new(&env, shield, result).layer(pool.clone());
+    for shielded in [None, Some(shielded)] {
+        let tasks: Vec<_> = (0..10)
+            .map(|_| {
+                let (mut gated, shielded) = (gated.clone(), shielded.clone());
+                env.spawn(async move {
+                    match shielded {
+                        None => gated.ready().await.unwrap().call(()).await.is_ok(),
+                        Some(mut service) => service.ready().await.unwrap().call(()).await.is_ok(),
+                    }
+                })
+            })
+            .collect();
+        sim.run_until(env.now() + MS);
+        assert_eq!(pool.free.load(Ordering::Relaxed), 1, "one call is under way, and nine wait");
+        let served = sim.run(async {
+            let mut served = 0;
+            for task in tasks {
+                served += u32::from(task.await.unwrap());
+            }
+            served
+        });
+        assert_eq!((served, pool.free.load(Ordering::Relaxed)), (10, 2));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_after_its_call_began_does_not_get_its_rate_slot_back() {
+    let env = Sim::new(1).env();
+    let pool = Pooled::new(&env, 1_000);
+    let limit = RateLimit::new(&env, Rate::per_second(10).burst(3));
+    let mut gated = GateLayer::new(&env, limit, result).layer(pool.clone());
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    for _ in 0..1_000 {
+        let mut call = gated.call(());
+        assert!(call.as_mut().poll(&mut cx).is_pending(), "under way, or in line for a slot");
+    }
+    assert_eq!(pool.calls.load(Ordering::Relaxed), 3, "as many as may go at once");
+}
+
+#[test]
+fn a_request_whose_service_is_not_ready_costs_no_slot_and_was_not_begun() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let pool = Pooled::new(&env, 0);
+    let limit = RateLimit::new(&env, Rate::per_second(10).burst(1));
+    let gated = GateLayer::new(&env, limit.clone(), result).layer(pool.clone());
+    assert_eq!(sim.run(gated.clone().oneshot(())), Err(Halt::Unsent("no connection is free")));
+    pool.free.store(1, Ordering::Relaxed);
+    assert_eq!(sim.run(gated.clone().oneshot(())), Ok(0));
+    assert_eq!(env.now() - Tick::ZERO, MS * 10, "the slot was given back");
+}
+
+#[test]
+fn a_service_that_is_never_ready_is_waited_for_until_the_deadline() {
+    #[derive(Clone)]
+    struct Never;
+    impl Service<()> for Never {
+        type Response = u32;
+        type Error = ();
+        type Future = std::future::Ready<Result<u32, ()>>;
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+        fn call(&mut self, (): ()) -> Self::Future {
+            unreachable!("it is never ready")
+        }
+    }
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let room = Bulkhead::new(&env, 1);
+    let layer = GateLayer::new(&env, room.clone(), result);
+    let gated = layer.asking(|env, ()| Ask::new(env).deadline(env.now() + MS * 50)).layer(Never);
+    let halt = sim.run(gated.oneshot(())).unwrap_err();
+    assert!(matches!(halt, Halt::Refused(refusal) if refusal.why == Why::Deadline), "{halt:?}");
+    assert_eq!((env.now() - Tick::ZERO, room.taken()), (MS * 50, 0));
 }

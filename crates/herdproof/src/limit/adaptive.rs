@@ -23,7 +23,7 @@ use super::{
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Permit, Refusal, Sizer, Span, Verdict, Why},
+    gate::{Ask, Borrowed, Gate, Permit, Place, Refusal, Sizer, Span, Verdict, Why},
 };
 
 /// A window is at least this long ...
@@ -348,10 +348,10 @@ fn spread(number: u64) -> u64 {
 }
 
 impl Gate for AdaptiveLimit {
-    type Permit = AdaptivePermit;
+    type Place = AdaptivePermit;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<AdaptivePermit, Refusal> {
         self.0.enter(ask).map(|cost| AdaptivePermit { limit: self.clone(), cost })
     }
 }
@@ -379,11 +379,21 @@ impl Sizer for AdaptiveLimit {
 }
 
 impl<'a> Gate for Borrowed<'a, AdaptiveLimit> {
-    type Permit = AdaptivePermit<&'a AdaptiveLimit>;
+    type Place = AdaptivePermit<&'a AdaptiveLimit>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Self::Place, Refusal> {
         self.0.0.enter(ask).map(|cost| AdaptivePermit { limit: self.0, cost })
+    }
+}
+
+/// Dropped before the work or during it, it takes nothing.
+impl<L: Borrow<AdaptiveLimit> + Send> Place for AdaptivePermit<L> {
+    type Permit = Self;
+
+    #[inline]
+    fn commit(self) -> Self {
+        self
     }
 }
 

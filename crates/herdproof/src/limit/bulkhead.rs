@@ -22,7 +22,7 @@ use super::promise::Promises;
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Priority, Refusal, Span, Verdict, Why},
     sync::Mutex,
 };
 
@@ -64,9 +64,9 @@ struct State {
     taken: u32,
     /// Who waits, in the order in which they go. Whoever is taken out by somebody else has been let in, or is among those
     /// pushed out.
-    line: BTreeMap<Place, Waiter>,
+    line: BTreeMap<Spot, Waiter>,
     /// Who was pushed out and has not noticed yet.
-    pushed_out: BTreeSet<Place>,
+    pushed_out: BTreeSet<Spot>,
     /// How many have ever stood in the line.
     come: u64,
     /// How long those who were inside stayed, on average of the last few, in nanoseconds; zero if nobody was.
@@ -75,7 +75,7 @@ struct State {
 
 /// Where somebody stands in the line: by how much it matters, then by when it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Spot {
     before: std::cmp::Reverse<Priority>,
     number: u64,
 }
@@ -100,7 +100,7 @@ struct PushedOut;
 /// Somebody in the line. Gone before it was let in, it leaves the line; after, its permit goes to the next.
 struct Waiting<'a> {
     room: &'a Arc<Room>,
-    place: Place,
+    place: Spot,
     cost: u32,
     over: bool,
 }
@@ -175,9 +175,9 @@ impl State {
         fits
     }
 
-    fn stand_in_line(&mut self, cost: u32, priority: Priority) -> Place {
+    fn stand_in_line(&mut self, cost: u32, priority: Priority) -> Spot {
         self.come += 1;
-        let place = Place { before: std::cmp::Reverse(priority), number: self.come };
+        let place = Spot { before: std::cmp::Reverse(priority), number: self.come };
         self.line.insert(place, Waiter { cost, waker: None });
         place
     }
@@ -231,10 +231,10 @@ impl Room {
 }
 
 impl Gate for Bulkhead {
-    type Permit = BulkheadPermit;
+    type Place = BulkheadPermit;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<BulkheadPermit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<BulkheadPermit, Refusal> {
         let cost = ask.cost.max(1);
         if self.room.state.lock().take(self.room.size, cost) {
             return Ok(BulkheadPermit { room: Arc::clone(&self.room), cost, stayed: None });
@@ -242,7 +242,7 @@ impl Gate for Bulkhead {
         Err(self.refuse_until(Why::Concurrency, ask))
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<BulkheadPermit, Refusal> {
+    async fn reserve(&self, ask: &mut Ask) -> Result<BulkheadPermit, Refusal> {
         let Bulkhead { room, max_waiting } = self;
         let cost = ask.cost.max(1);
         if cost > room.size {
@@ -323,6 +323,16 @@ impl Drop for Waiting<'_> {
         };
         // Whoever stood behind somebody costly may fit now; who was let in already has something to give back.
         self.room.give_back(if left.is_some() { 0 } else { self.cost }, None);
+    }
+}
+
+/// Dropped before the work or during it, it takes nothing.
+impl Place for BulkheadPermit {
+    type Permit = Self;
+
+    #[inline]
+    fn commit(self) -> Self {
+        self
     }
 }
 

@@ -52,8 +52,13 @@ impl Gcra {
         if cost > self.tolerance {
             return None;
         }
-        let tat = tat.max(now).saturating_add(cost);
-        Some(Slot { at: tat.saturating_sub(self.tolerance), tat, cost })
+        Some(self.slot_of(tat.max(now).saturating_add(cost), cost))
+    }
+
+    /// The slot that moved the theoretical arrival time to there, by this much.
+    #[inline]
+    pub(super) fn slot_of(&self, tat: u64, cost: u64) -> Slot {
+        Slot { at: tat.saturating_sub(self.tolerance), tat, cost }
     }
 
     /// How much of the time of those after it a slot takes.

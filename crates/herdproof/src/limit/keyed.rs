@@ -4,16 +4,16 @@
 //! were told of no later instant, is forgotten when somebody new comes. The number of keys is bounded, so that whoever invents keys fills no memory; at the bound the key that
 //! would have been forgotten first goes, and begins anew with its burst whole.
 
-use std::{borrow::Borrow, fmt, future::Future, hash::Hash, marker::PhantomData, sync::Arc};
+use std::{borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
 
 use super::{
     gcra::{Gcra, Slot, until},
-    rate::{Rate, latest},
+    rate::{Rate, RatePermit, latest},
 };
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Place, Refusal, Why},
     keyed::{Fades, Keyed},
 };
 
@@ -28,10 +28,9 @@ const KEYS: usize = 1_000_000;
 /// let env = Env::system();
 /// let clients: KeyedRate<String> = KeyedRate::new(&env, Rate::per_second(10).burst(1));
 /// let ask = Ask::new(&env);
-/// let first = clients.of("10.0.0.7").try_enter(&ask);
+/// assert!(clients.of("10.0.0.7").try_enter(&ask).is_ok());
 /// assert!(clients.of("10.0.0.7").try_enter(&ask).is_err());
 /// assert!(clients.of("10.0.0.8").try_enter(&ask).is_ok());
-/// # drop(first);
 /// ```
 pub struct KeyedRate<K>(Arc<Inner<K>>);
 
@@ -64,14 +63,14 @@ pub struct OfKey<'a, K, Q: ?Sized> {
     key: &'a Q,
 }
 
-/// The right to go at a slot of one key.
-#[must_use = "dropping it gives it back"]
-pub struct KeyedPermit<K: Hash + Eq, L: Borrow<KeyedRate<K>> = KeyedRate<K>> {
-    limits: L,
+/// A slot of one key that is not used yet. Dropping it gives it back if nobody has reserved behind it; a key is too small to
+/// remember holes.
+#[must_use = "dropping it gives the slot back"]
+pub struct KeyedPlace<K: Hash + Eq> {
+    limits: KeyedRate<K>,
     hash: u64,
     /// What was taken; nothing if its cost is zero.
     slot: Slot,
-    keys: PhantomData<fn(K)>,
 }
 
 impl<K: Hash + Eq> KeyedRate<K> {
@@ -100,8 +99,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         OfKey { limits: self, key }
     }
 
-    /// Whether one more of this key may go now. If so it counts as gone, whatever becomes of it; if not, the error says when to come
-    /// back.
+    /// Whether one more of this key may go now: [`try_enter`](Gate::try_enter) at the present time, for one.
     ///
     /// ```
     /// use herdproof::{Env, limit::{KeyedRate, Rate}};
@@ -126,14 +124,6 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// Whether no key is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl<'a, K, Q: ?Sized> OfKey<'a, K, Q> {
-    /// The same gate with permits that borrow the limits.
-    #[inline]
-    pub fn borrowed(&self) -> Borrowed<'_, OfKey<'a, K, Q>> {
-        Borrowed(self)
     }
 }
 
@@ -184,62 +174,48 @@ where
     }
 }
 
-/// Waits for the permit's slot. Whoever leaves meanwhile drops the permit.
-async fn wait<K: Hash + Eq, L: Borrow<KeyedRate<K>>>(
-    permit: Result<KeyedPermit<K, L>, Refusal>,
-    ask: &mut Ask,
-) -> Result<KeyedPermit<K, L>, Refusal> {
-    if let Ok(permit) = &permit {
-        let at = Tick::from_nanos(permit.slot.at);
-        if at > ask.at {
-            ask.at = permit.limits.borrow().0.env.sleep_until(at).await;
-        }
-    }
-    permit
-}
-
 impl<K, Q> Gate for OfKey<'_, K, Q>
 where
     K: Borrow<Q> + Hash + Eq + Send + Sync,
     Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
 {
-    type Permit = KeyedPermit<K>;
+    type Place = KeyedPlace<K>;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<KeyedPermit<K>, Refusal> {
-        self.at_once(ask).map(|taken| KeyedPermit::new(self.limits.clone(), taken))
+    fn try_reserve(&self, ask: &Ask) -> Result<KeyedPlace<K>, Refusal> {
+        self.at_once(ask).map(|(hash, slot)| KeyedPlace { limits: self.limits.clone(), hash, slot })
     }
 
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<KeyedPermit<K>, Refusal>> + Send {
-        wait(self.in_time(ask).map(|taken| KeyedPermit::new(self.limits.clone(), taken)), ask)
+    fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<KeyedPlace<K>, Refusal>> + Send {
+        let place = self.in_time(ask).map(|(hash, slot)| KeyedPlace { limits: self.limits.clone(), hash, slot });
+        async {
+            let place = place?;
+            let at = Tick::from_nanos(place.slot.at);
+            if at > ask.at {
+                ask.at = self.limits.0.env.sleep_until(at).await;
+            }
+            Ok(place)
+        }
+    }
+
+    // Without a place, which would count a reference to the limits: `toolbox keyed`.
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
+        self.at_once(ask).map(|_| RatePermit::SPENT)
     }
 }
 
-impl<'a, K, Q> Gate for Borrowed<'_, OfKey<'a, K, Q>>
-where
-    K: Borrow<Q> + Hash + Eq + Send + Sync,
-    Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
-{
-    type Permit = KeyedPermit<K, &'a KeyedRate<K>>;
+impl<K: Hash + Eq + Send + Sync> Place for KeyedPlace<K> {
+    type Permit = RatePermit;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        self.0.at_once(ask).map(|taken| KeyedPermit::new(self.0.limits, taken))
-    }
-
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
-        wait(self.0.in_time(ask).map(|taken| KeyedPermit::new(self.0.limits, taken)), ask)
-    }
-}
-
-impl<K: Hash + Eq + Send + Sync, L: Borrow<KeyedRate<K>> + Send> Permit for KeyedPermit<K, L> {
-    #[inline]
-    fn settle(mut self, _: &Verdict, _: Span) {
+    fn commit(mut self) -> RatePermit {
         self.slot.cost = 0;
+        RatePermit::SPENT
     }
 }
 
-impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> Drop for KeyedPermit<K, L> {
+impl<K: Hash + Eq> Drop for KeyedPlace<K> {
     #[inline]
     fn drop(&mut self) {
         if self.slot.cost > 0 {
@@ -248,17 +224,12 @@ impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> Drop for KeyedPermit<K, L> {
     }
 }
 
-impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> KeyedPermit<K, L> {
-    #[inline]
-    fn new(limits: L, (hash, slot): (u64, Slot)) -> KeyedPermit<K, L> {
-        KeyedPermit { limits, hash, slot, keys: PhantomData }
-    }
-
-    /// As with a single limit, only if nobody came after. The key may be forgotten by now; then there is nothing to do.
+impl<K: Hash + Eq> KeyedPlace<K> {
+    /// The key may be forgotten by now; then there is nothing to do.
     #[cold]
     fn give_back(&mut self) {
         let Slot { tat, cost, .. } = self.slot;
-        self.limits.borrow().0.states.with_known(self.hash, |state| {
+        self.limits.0.states.with_known(self.hash, |state| {
             if state.tat == tat {
                 state.tat -= cost;
             }
@@ -284,9 +255,9 @@ impl<K, Q: ?Sized> fmt::Debug for OfKey<'_, K, Q> {
     }
 }
 
-impl<K: Hash + Eq, L: Borrow<KeyedRate<K>>> fmt::Debug for KeyedPermit<K, L> {
+impl<K: Hash + Eq> fmt::Debug for KeyedPlace<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedPermit").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("KeyedPlace").field("slot", &self.slot).finish_non_exhaustive()
     }
 }
 

@@ -6,14 +6,16 @@
 //!
 //! | | when there is no room |
 //! |---|---|
-//! | [`try_enter`](Gate::try_enter) | refused, and told when: the first the instant at which it would be let in, each further one an interval later. Nothing is reserved, so whoever stays away costs nothing |
+//! | [`try_enter`](Gate::try_enter) | refused, and told when: the first the instant at which it would be let in, each further one an interval later. Nothing is reserved, so a caller who stays away costs nothing |
 //! | [`enter`](Gate::enter) | waits in a slot that is its own from the moment it asked; refused at once if that is beyond its deadline, or further away than [`max_wait`](Rate::max_wait) |
 //!
-//! Who leaves, by dropping the waiting future or the permit, gives the slot back if it is the last one. If somebody has
-//! reserved behind it the slot stays empty: moving everybody up would mean waking everybody.
+//! A caller who stops waiting leaves a hole, which the next newcomer takes: those behind keep their slots, since moving them up
+//! would mean waking all of them. A caller who was let in has spent its slot, whatever becomes of the work: refunded, a client
+//! that sends requests and leaves could send any number of them.
+
+mod holes;
 
 use std::{
-    borrow::Borrow,
     fmt,
     future::Future,
     sync::{
@@ -23,6 +25,8 @@ use std::{
     time::Duration,
 };
 
+use holes::Holes;
+
 use super::{
     gcra::{Gcra, Slot, until},
     promise::Promises,
@@ -30,7 +34,7 @@ use super::{
 use crate::{
     env::{Env, Tick},
     event::Event,
-    gate::{Ask, Borrowed, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
     striped::Padded,
 };
 
@@ -61,10 +65,9 @@ pub struct Rate {
 /// let env = Env::system();
 /// let limit = RateLimit::new(&env, Rate::per_second(10).burst(1));
 /// let ask = Ask::new(&env);
-/// let permit = limit.try_enter(&ask).expect("nobody was here before");
+/// assert!(limit.try_enter(&ask).is_ok());
 /// let refusal = limit.try_enter(&ask).expect_err("ten a second is one in 100 ms");
 /// assert_eq!(refusal.after.unwrap().as_millis(), 100);
-/// # drop(permit);
 /// ```
 #[derive(Clone)]
 pub struct RateLimit(Arc<Inner>);
@@ -75,15 +78,20 @@ struct Inner {
     /// The theoretical arrival time: all there is to who may go.
     tat: Padded<AtomicU64>,
     promises: Promises,
+    holes: Holes,
 }
 
-/// The right to go at a [`RateLimit`]'s slot.
-#[must_use = "dropping it gives it back"]
-pub struct RatePermit<L: Borrow<RateLimit> = RateLimit> {
-    limit: L,
+/// A slot of a [`RateLimit`] that is not used yet. Dropping it gives it back.
+#[must_use = "dropping it gives the slot back"]
+pub struct RatePlace {
+    limit: RateLimit,
     /// What was taken; nothing if its cost is zero.
     slot: Slot,
 }
+
+/// A slot of a [`RateLimit`] or a [`KeyedRate`](super::KeyedRate), spent: dropping it gives nothing back.
+#[derive(Debug)]
+pub struct RatePermit(());
 
 impl Rate {
     /// This many (one at least) in this much time, evenly. The interval is rounded up to whole nanoseconds.
@@ -133,10 +141,11 @@ impl RateLimit {
             gcra: Gcra::new(&rate),
             tat: Padded(AtomicU64::new(0)),
             promises: Promises::new(env.rng("limit/rate")),
+            holes: Holes::default(),
         }))
     }
 
-    /// Whether one more may go now. If so it counts as gone, whatever becomes of it; if not, the error says when to come back.
+    /// Whether one more may go now: [`try_enter`](Gate::try_enter) at the present time, for one.
     ///
     /// ```
     /// use herdproof::{Env, limit::{Rate, RateLimit}};
@@ -149,22 +158,10 @@ impl RateLimit {
         self.0.at_once(&Ask::new(&self.0.env)).map(drop)
     }
 
-    /// As [`enter`](Gate::enter), but the caller waits, until [`RatePermit::at`].
-    #[inline]
-    pub(crate) fn reserve(&self, ask: &Ask) -> Result<RatePermit<&RateLimit>, Refusal> {
-        self.0.in_time(ask).map(|slot| RatePermit { limit: self, slot })
-    }
-
     /// Whether the next could go at once. For whoever has work that can wait, such as hedges.
     pub fn has_slot(&self, now: Tick) -> bool {
         let now = now.as_nanos();
         self.0.gcra.slot(self.0.tat.0.load(Relaxed), now, 1).is_some_and(|slot| slot.at <= now)
-    }
-
-    /// The same gate with permits that borrow it.
-    #[inline]
-    pub fn borrowed(&self) -> Borrowed<'_, RateLimit> {
-        Borrowed(self)
     }
 }
 
@@ -173,6 +170,9 @@ impl Inner {
     #[inline]
     fn take(&self, ask: &Ask, latest: u64) -> Result<Slot, Option<Slot>> {
         let now = ask.at.as_nanos();
+        if let Some(hole) = self.holes.take(&self.gcra, now, ask.cost, latest) {
+            return Ok(hole);
+        }
         let mut tat = self.tat.0.load(Relaxed);
         loop {
             let slot = self.gcra.slot(tat, now, ask.cost).ok_or(None)?;
@@ -233,73 +233,71 @@ impl Inner {
         let (latest, why) = latest(ask, self.gcra.max_wait);
         self.take(ask, latest).map_err(|slot| self.refuse(why, ask, slot))
     }
-}
 
-/// Waits for the permit's slot. Whoever leaves meanwhile drops the permit.
-#[inline]
-async fn wait<L: Borrow<RateLimit>>(
-    permit: Result<RatePermit<L>, Refusal>,
-    ask: &mut Ask,
-) -> Result<RatePermit<L>, Refusal> {
-    if let Ok(permit) = &permit
-        && permit.at() > ask.at
-    {
-        ask.at = permit.limit.borrow().0.env.sleep_until(permit.at()).await;
-    }
-    permit
-}
-
-impl<L: Borrow<RateLimit>> RatePermit<L> {
-    /// When to go; in the past if now is fine.
-    #[inline]
-    pub(crate) fn at(&self) -> Tick {
-        Tick::from_nanos(self.slot.at)
+    #[cold]
+    fn give_back(&self, slot: Slot) {
+        let Slot { tat, cost, .. } = slot;
+        if self.tat.0.compare_exchange(tat, tat - cost, Relaxed, Relaxed).is_err() {
+            // Somebody has reserved behind it.
+            self.holes.leave(slot);
+        }
     }
 }
 
 impl Gate for RateLimit {
+    type Place = RatePlace;
+
+    #[inline]
+    fn try_reserve(&self, ask: &Ask) -> Result<RatePlace, Refusal> {
+        self.0.at_once(ask).map(|slot| RatePlace { limit: self.clone(), slot })
+    }
+
+    fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<RatePlace, Refusal>> + Send {
+        // Taken when it is asked for, not when the future is polled first: slots go by who asked first.
+        let place = self.0.in_time(ask).map(|slot| RatePlace { limit: self.clone(), slot });
+        async {
+            let place = place?;
+            let at = Tick::from_nanos(place.slot.at);
+            if at > ask.at {
+                ask.at = self.0.env.sleep_until(at).await;
+            }
+            Ok(place)
+        }
+    }
+
+    // Without a place, which would count a reference to the limit: `toolbox rate`.
+    #[inline]
+    fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
+        self.0.at_once(ask).map(|_| RatePermit::SPENT)
+    }
+}
+
+impl Place for RatePlace {
     type Permit = RatePermit;
 
     #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
-        self.0.at_once(ask).map(|slot| RatePermit { limit: self.clone(), slot })
-    }
-
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<RatePermit, Refusal>> + Send {
-        wait(self.0.in_time(ask).map(|slot| RatePermit { limit: self.clone(), slot }), ask)
-    }
-}
-
-impl<'a> Gate for Borrowed<'a, RateLimit> {
-    type Permit = RatePermit<&'a RateLimit>;
-
-    #[inline]
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
-        let limit = self.0;
-        limit.0.at_once(ask).map(|slot| RatePermit { limit, slot })
-    }
-
-    fn enter(&self, ask: &mut Ask) -> impl Future<Output = Result<Self::Permit, Refusal>> + Send {
-        wait(self.0.reserve(ask), ask)
-    }
-}
-
-impl<L: Borrow<RateLimit> + Send> Permit for RatePermit<L> {
-    #[inline]
-    fn settle(mut self, _: &Verdict, _: Span) {
+    fn commit(mut self) -> RatePermit {
         self.slot.cost = 0;
+        RatePermit::SPENT
     }
 }
 
-impl<L: Borrow<RateLimit>> Drop for RatePermit<L> {
+impl Drop for RatePlace {
     #[inline]
     fn drop(&mut self) {
-        let Slot { tat, cost, .. } = self.slot;
-        if cost > 0 {
-            // Only the last one can be given back; if somebody came after, this fails and the slot stays empty.
-            let _ = self.limit.borrow().0.tat.0.compare_exchange(tat, tat - cost, Relaxed, Relaxed);
+        if self.slot.cost > 0 {
+            self.limit.0.give_back(self.slot);
         }
     }
+}
+
+impl RatePermit {
+    pub(super) const SPENT: RatePermit = RatePermit(());
+}
+
+impl Permit for RatePermit {
+    #[inline]
+    fn settle(self, _: &Verdict, _: Span) {}
 }
 
 impl fmt::Debug for RateLimit {
@@ -308,9 +306,9 @@ impl fmt::Debug for RateLimit {
     }
 }
 
-impl<L: Borrow<RateLimit>> fmt::Debug for RatePermit<L> {
+impl fmt::Debug for RatePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RatePermit").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("RatePlace").field("slot", &self.slot).finish_non_exhaustive()
     }
 }
 

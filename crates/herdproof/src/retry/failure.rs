@@ -124,6 +124,7 @@ impl<E> From<Halt<E>> for Failure<E> {
     fn from(halt: Halt<E>) -> Failure<E> {
         match halt {
             Halt::Refused(refusal) => Failure::Refused(refusal),
+            Halt::Unsent(error) => Failure::Unsent(error),
             Halt::Failed(error) => Failure::Failed(error),
         }
     }

@@ -5,8 +5,8 @@ use std::{
     future::{pending, poll_fn, ready},
     pin::pin,
     rc::Rc,
-    sync::atomic::AtomicU32,
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU32, Ordering},
+    task::{Context, Poll},
 };
 
 use parking_lot::Mutex;
@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     backoff::Jitter,
-    env::sim::Sim,
+    env::{Tick, sim::Sim},
     event::{Counts, Metric},
-    gate::{Gate, Permit, Span, guard, result},
+    gate::{Gate, Judgement, Permit, Place, Refusal, Span, Verdict, Why, guard, result},
+    timeout::by,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -337,11 +338,19 @@ struct Room {
 struct Guest(Arc<AtomicU32>, Arc<Mutex<Vec<Verdict>>>);
 
 impl Gate for Room {
-    type Permit = Guest;
+    type Place = Guest;
 
-    fn try_enter(&self, _: &Ask) -> Result<Guest, Refusal> {
+    fn try_reserve(&self, _: &Ask) -> Result<Guest, Refusal> {
         self.inside.fetch_add(1, Ordering::Relaxed);
         Ok(Guest(Arc::clone(&self.inside), Arc::clone(&self.settled)))
+    }
+}
+
+impl Place for Guest {
+    type Permit = Guest;
+
+    fn commit(self) -> Guest {
+        self
     }
 }
 
@@ -397,6 +406,20 @@ fn a_timeout_inside_the_gates_is_a_fault_to_them_and_one_outside_is_a_cancellati
     };
     assert_eq!(settled(true), [Verdict::Fault]);
     assert_eq!(settled(false), []);
+}
+
+#[test]
+fn a_retry_that_a_gate_refuses_costs_nothing() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let retry = steady(&env).build();
+    let outcome = sim.run(retry.run(&env, sort, Ask::new(&env), async |ask| match ask.attempt {
+        0 => failed("a"),
+        _ => Err(Failure::Refused(Refusal::new(Why::Concurrency))),
+    }));
+    assert_eq!(outcome.unwrap_err().why, Stop::Refused);
+    let stats = retry.budget().unwrap().stats();
+    assert_eq!((stats.held, stats.given_back, stats.retries), (0, 1, 0));
 }
 
 #[test]

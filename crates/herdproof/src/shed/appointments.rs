@@ -43,7 +43,7 @@ use parking_lot::Mutex;
 
 use crate::{
     env::{Env, Rng, Tick},
-    gate::{Ask, Gate, Permit, Priority, Refusal, Span, Verdict},
+    gate::{Ask, Gate, Permit, Place, Priority, Refusal, Span, Verdict},
 };
 
 /// Nobody is told to come back sooner.
@@ -338,15 +338,12 @@ impl fmt::Debug for Appointments {
 /// If the gate says a time itself, the later of the two counts: a breaker that is open is no use before its time.
 ///
 /// ```
-/// # use herdproof::{Env, gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why}, shed::Appointed};
-/// # struct Shut;
-/// # impl Permit for Shut { fn settle(self, _: &Verdict, _: Span) {} }
-/// # impl Gate for Shut {
-/// #     type Permit = Shut;
-/// #     fn try_enter(&self, _: &Ask) -> Result<Shut, Refusal> { Err(Refusal::new(Why::Concurrency)) }
-/// # }
+/// use herdproof::{Breaker, Env, gate::{Ask, Gate}, shed::Appointed};
+///
 /// let env = Env::system();
-/// let gate = Appointed::new(&env, Shut).capacity(200.0); // or measured, if it is not known
+/// let breaker = Breaker::new(&env);
+/// breaker.hold_open();
+/// let gate = Appointed::new(&env, breaker).capacity(200.0); // or measured, if it is not known
 /// let refusal = gate.try_enter(&Ask::new(&env)).err().unwrap();
 /// assert!(refusal.after.unwrap().as_millis() >= 1_000);
 /// ```
@@ -357,10 +354,10 @@ pub struct Appointed<G> {
     capacity: Option<f64>,
 }
 
-/// The permit of an [`Appointed`] gate.
+/// The place or the permit of an [`Appointed`] gate.
 #[derive(Debug)]
 pub struct Kept<P> {
-    permit: P,
+    held: P,
     appointments: Appointments,
 }
 
@@ -391,9 +388,9 @@ impl<G> Appointed<G> {
 
     fn answer<P>(&self, ask: &Ask, answer: Result<P, Refusal>) -> Result<Kept<P>, Refusal> {
         match answer {
-            Ok(permit) => {
+            Ok(held) => {
                 self.appointments.admitted(ask);
-                Ok(Kept { permit, appointments: self.appointments.clone() })
+                Ok(Kept { held, appointments: self.appointments.clone() })
             }
             Err(refusal) => Err(self.send_away(ask, refusal)),
         }
@@ -406,21 +403,29 @@ impl<G> Appointed<G> {
 }
 
 impl<G: Gate> Gate for Appointed<G> {
-    type Permit = Kept<G::Permit>;
+    type Place = Kept<G::Place>;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Self::Permit, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Self::Place, Refusal> {
         self.appointments.came(ask);
-        self.answer(ask, self.gate.try_enter(ask))
+        self.answer(ask, self.gate.try_reserve(ask))
     }
 
-    async fn enter(&self, ask: &mut Ask) -> Result<Self::Permit, Refusal> {
+    async fn reserve(&self, ask: &mut Ask) -> Result<Self::Place, Refusal> {
         self.appointments.came(ask);
-        let entered = self.gate.enter(ask).await;
-        self.answer(ask, entered)
+        let reserved = self.gate.reserve(ask).await;
+        self.answer(ask, reserved)
     }
 
-    fn renew(&self, kept: &mut Self::Permit, ask: &Ask) -> Result<(), Refusal> {
-        self.gate.renew(&mut kept.permit, ask).map_err(|refusal| self.send_away(ask, refusal))
+    fn renew(&self, kept: &mut Self::Place, ask: &Ask) -> Result<(), Refusal> {
+        self.gate.renew(&mut kept.held, ask).map_err(|refusal| self.send_away(ask, refusal))
+    }
+}
+
+impl<P: Place> Place for Kept<P> {
+    type Permit = Kept<P::Permit>;
+
+    fn commit(self) -> Self::Permit {
+        Kept { held: self.held.commit(), appointments: self.appointments }
     }
 }
 
@@ -429,7 +434,7 @@ impl<P: Permit> Permit for Kept<P> {
         if matches!(verdict, Verdict::Ok | Verdict::Final) {
             self.appointments.served();
         }
-        self.permit.settle(verdict, span);
+        self.held.settle(verdict, span);
     }
 }
 

@@ -6,8 +6,9 @@
 use std::{sync::atomic::Ordering::Relaxed, task::Waker};
 
 use super::{
-    Asked, Inner, Woken,
+    Asked, Inner,
     flows::{Flows, View},
+    plain::Woken,
     slots::Stage,
 };
 use crate::{

@@ -9,11 +9,11 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{plain::BATCH, *};
 use crate::{
     env::sim::Sim,
     event::{Counts, Metric},
-    gate::{Halt, Priority, guard, result},
+    gate::{Halt, Permit, Priority, Span, Verdict, guard, result},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -461,7 +461,7 @@ fn a_burst_is_shed_and_the_line_forgets_it() {
                     assert!(matches!(refusal.why, Why::Shed | Why::Queue));
                     refused += 1;
                 }
-                Err(Halt::Failed(())) => unreachable!(),
+                Err(Halt::Unsent(()) | Halt::Failed(())) => unreachable!(),
             }
         }
         for task in after {

@@ -74,7 +74,7 @@ fn a_timeout_is_a_fault_of_the_origin_and_everything_learns_of_it() {
     assert_eq!((slow.failure, slow.attempts), (Failure::TimedOut, 1));
     assert_eq!(scene.env.now() - Tick::ZERO, MS * 100, "cut off after its timeout");
     assert!(!shield.breaker().unwrap().is_closed());
-    assert_eq!(shield.adaptive().unwrap().in_flight(), 0, "nothing stays under way");
+    assert_eq!(shield.queue().unwrap().inside(), 0, "nothing stays under way");
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn nothing_is_hedged_while_as_much_is_under_way_as_may_be() {
     }
 }
 
-/// Room for three, and calls that cost two: there is some left when the hedge is due, but not enough.
+/// A burst of three, and calls that cost two: there is some left when the hedge is due, but not enough.
 #[test]
 fn a_hedge_that_the_gates_refuse_costs_nothing_and_does_not_end_the_first_attempt() {
     let mut scene = Scene::new();
-    let limit = AdaptiveLimit::builder(&scene.env).initial(3).between(3, 3).build();
+    let rate = Rate::every(MS * 1_000).burst(3);
     let hedged = |hedge: HedgeBuilder| hedge.at(MS * 10).floor(10.0).ratio(1.0);
-    let shield = Shield::builder(&scene.env).adaptive(limit).hedge(hedged).build();
+    let shield = Shield::builder(&scene.env).rate(rate).hedge(hedged).build();
     let (env, calls) = (scene.env.clone(), Arc::clone(&scene.calls));
     let work = move |_, _| {
         calls.fetch_add(1, Ordering::Relaxed);
@@ -332,4 +332,147 @@ fn it_can_be_a_task() {
     let ask = Ask::new(&scene.env);
     let run = is_send(async move { shield.run(result, ask, |_, _| async { Ok::<_, ()>(7) }).await });
     assert_eq!(scene.sim.run(run), Ok(7));
+}
+
+/// So many calls at once to an origin that takes this long; how many were refused or failed.
+fn rush(scene: &mut Scene, shield: &Shield, calls: u32, takes: Duration) -> usize {
+    let tasks: Vec<_> = (0..calls)
+        .map(|_| {
+            let (env, shield) = (scene.env.clone(), shield.clone());
+            scene.env.spawn(async move {
+                let ask = Ask::new(&env).deadline(env.now() + Duration::from_secs(30));
+                let work = |_, _| {
+                    let env = env.clone();
+                    async move {
+                        env.sleep(takes).await;
+                        Ok::<u32, &str>(1)
+                    }
+                };
+                shield.run(result, ask, work).await
+            })
+        })
+        .collect();
+    scene.sim.run(async {
+        let mut failed = Vec::new();
+        for task in tasks {
+            failed.extend(task.await.unwrap().err());
+        }
+        failed.len()
+    })
+}
+
+#[test]
+fn no_preset_refuses_a_crowd_on_a_cold_start() {
+    type Preset = fn(&Env) -> ShieldBuilder;
+    let presets: [(Preset, Duration); 3] =
+        [(Shield::for_http, MS * 50), (Shield::for_database, MS * 20), (Shield::for_cache, MS)];
+    for (number, (preset, takes)) in presets.into_iter().enumerate() {
+        for calls in [21, 1_000] {
+            let mut scene = Scene::new();
+            let shield = preset(&scene.env).build();
+            let refused = rush(&mut scene, &shield, calls, takes);
+            assert_eq!(refused, 0, "of {calls} calls, with preset {number}");
+        }
+    }
+}
+
+#[test]
+fn a_line_that_stands_for_longer_than_a_timeout_is_shed_and_every_refusal_says_when() {
+    let mut scene = Scene::new();
+    let shield = Shield::for_http(&scene.env).retry(|retry| retry.attempts(1)).at_once(1).build();
+    let tasks: Vec<_> = (0..200u32)
+        .map(|n| {
+            let (env, shield) = (scene.env.clone(), shield.clone());
+            scene.env.spawn(async move {
+                env.sleep(MS * 100 * n).await;
+                let work = |_, _| {
+                    let env = env.clone();
+                    async move {
+                        env.sleep(MS * 400).await;
+                        Ok::<u32, &str>(1)
+                    }
+                };
+                shield.run(result, Ask::new(&env), work).await
+            })
+        })
+        .collect();
+    let (served, told) = scene.sim.run(async {
+        let (mut served, mut told) = (0, 0);
+        for task in tasks {
+            match task.await.unwrap().map_err(|gave_up| gave_up.failure) {
+                Ok(_) => served += 1,
+                Err(Failure::Refused(refusal)) => told += u32::from(refusal.after.is_some()),
+                Err(failure) => panic!("{failure:?}"),
+            }
+        }
+        (served, told)
+    });
+    assert_eq!(served + told, 200, "somebody was not told when to come back");
+    assert!((50..80).contains(&served), "{served} of 200, where one in four can be");
+}
+
+#[test]
+fn the_rate_at_an_origin_that_is_quick_again_is_the_configured_rate() {
+    let mut scene = Scene::new();
+    // Ten in a tenth of a second, and ten at once. Until the second second nobody is answered.
+    let shield = Shield::builder(&scene.env).at_once(40).rate(Rate::per_second(100).burst(10)).build();
+    let stall = Tick::ZERO + MS * 2_000;
+    let begun = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..400u32)
+        .map(|n| {
+            let (env, shield, begun) = (scene.env.clone(), shield.clone(), Arc::clone(&begun));
+            scene.env.spawn(async move {
+                env.sleep(MS * 10 * n).await;
+                let work = |_, _| {
+                    let (env, begun) = (env.clone(), Arc::clone(&begun));
+                    async move {
+                        begun.lock().push(env.now());
+                        env.sleep_until(stall.max(env.now() + MS)).await;
+                        Ok::<u32, &str>(1)
+                    }
+                };
+                shield.run(result, Ask::new(&env), work).await
+            })
+        })
+        .collect();
+    let served = scene.sim.run(async {
+        let mut served = 0;
+        for task in tasks {
+            served += u32::from(task.await.unwrap().is_ok());
+        }
+        served
+    });
+    assert_eq!(served, 400);
+    let begun = begun.lock();
+    assert!(begun.iter().filter(|at| **at > stall).count() > 300, "most have waited for the end of the stall");
+    for (first, last) in begun.iter().zip(&begun[20..]) {
+        assert!(*last - *first >= MS * 100, "more than 20 begun within a tenth of a second after {first:?}");
+    }
+}
+
+#[test]
+fn a_caller_who_leaves_the_line_takes_no_slot_and_one_who_leaves_its_call_has_spent_it() {
+    let mut scene = Scene::new();
+    let shield = Shield::builder(&scene.env).at_once(1).rate(Rate::every(MS * 100).burst(1)).build();
+    let spawn = |shield: &Shield| {
+        let (env, shield, calls) = (scene.env.clone(), shield.clone(), Arc::clone(&scene.calls));
+        scene.env.spawn(async move {
+            let work = |_, _| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                std::future::pending::<Result<u32, &str>>()
+            };
+            shield.run(result, Ask::new(&env), work).await
+        })
+    };
+    let tasks: Vec<_> = (0..3).map(|_| spawn(&shield)).collect();
+    scene.sim.run_until(Tick::ZERO + MS);
+    assert_eq!((scene.calls(), shield.queue().unwrap().waiting()), (1, 2));
+    tasks.into_iter().for_each(|task| task.abort());
+    scene.sim.run_until(Tick::ZERO + MS * 2);
+    let next = spawn(&shield);
+    scene.sim.run_until(Tick::ZERO + MS * 99);
+    assert_eq!(scene.calls(), 0, "the origin has had the work of the first");
+    scene.sim.run_until(Tick::ZERO + MS * 101);
+    assert_eq!(scene.calls(), 1, "and those in line took nothing");
+    next.abort();
 }

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
 };
 
 /// A gate before a cache: lets in as many lookups as make no more than so many misses a second.
@@ -49,13 +49,22 @@ struct Inner {
     missing: AtomicU64,
 }
 
-/// One lookup that was let in. Dropped unsettled, it gives back what it was charged, unless it has missed.
+/// One lookup that was let in. One that does not say whether it hit or missed keeps its charge, and nothing is learned from it.
 #[derive(Debug)]
 pub struct Lookup {
     inner: Arc<Inner>,
     charged: u64,
     /// Whether it is known to have missed or hit, and the account is right.
     settled: bool,
+}
+
+/// One lookup that has not begun. Dropping it gives back what it was charged.
+#[derive(Debug)]
+#[must_use = "dropping it gives it back"]
+pub struct LookupPlace {
+    inner: Arc<Inner>,
+    /// Zero once it is committed.
+    charged: u64,
 }
 
 /// The share of misses is a mean over about so many lookups.
@@ -86,16 +95,16 @@ impl ColdCache {
 }
 
 impl Gate for ColdCache {
-    type Permit = Lookup;
+    type Place = LookupPlace;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Lookup, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<LookupPlace, Refusal> {
         let inner = &self.0;
         let charge = nanos(inner.miss as f64 * self.missing().max(LEAST));
         let taken = inner
             .given
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |given| take(given, ask.at, charge, inner.burst));
         match taken {
-            Ok(_) => Ok(Lookup { inner: Arc::clone(inner), charged: charge, settled: false }),
+            Ok(_) => Ok(LookupPlace { inner: Arc::clone(inner), charged: charge }),
             Err(given) => {
                 inner.env.tell(&Event::Refusal);
                 let room = Tick::from_nanos(given.saturating_add(charge).saturating_sub(inner.burst)) - ask.at;
@@ -143,23 +152,33 @@ impl Lookup {
     fn correct(&mut self, cost: u64) {
         if !self.settled {
             self.settled = true;
-            let charged = self.charged;
-            self.inner.given.update(Ordering::Relaxed, Ordering::Relaxed, |given| {
-                given.saturating_add(cost).saturating_sub(charged)
-            });
+            self.inner.correct(self.charged, cost);
         }
     }
 }
 
-/// A lookup that did not say how it went keeps its charge, and nothing is learned from it.
-impl Permit for Lookup {
-    fn settle(mut self, _: &Verdict, _: Span) {
-        self.settled = true;
+impl Inner {
+    fn correct(&self, charged: u64, cost: u64) {
+        self.given
+            .update(Ordering::Relaxed, Ordering::Relaxed, |given| given.saturating_add(cost).saturating_sub(charged));
     }
 }
 
-impl Drop for Lookup {
-    fn drop(&mut self) {
-        self.correct(0);
+impl Place for LookupPlace {
+    type Permit = Lookup;
+
+    fn commit(mut self) -> Lookup {
+        let charged = std::mem::take(&mut self.charged);
+        Lookup { inner: Arc::clone(&self.inner), charged, settled: false }
     }
+}
+
+impl Drop for LookupPlace {
+    fn drop(&mut self) {
+        self.inner.correct(self.charged, 0);
+    }
+}
+
+impl Permit for Lookup {
+    fn settle(self, _: &Verdict, _: Span) {}
 }

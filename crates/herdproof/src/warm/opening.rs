@@ -9,7 +9,7 @@ use super::SlowStart;
 use crate::{
     env::{Env, Rng, Tick},
     event::Event,
-    gate::{Ask, Gate, Permit, Refusal, Span, Verdict, Why},
+    gate::{Ask, Gate, Permit, Place, Refusal, Span, Verdict, Why},
     schedule::Splay,
 };
 
@@ -87,10 +87,18 @@ impl Opening {
 }
 
 impl Gate for Opening {
-    type Permit = Entered;
+    type Place = Entered;
 
-    fn try_enter(&self, ask: &Ask) -> Result<Entered, Refusal> {
+    fn try_reserve(&self, ask: &Ask) -> Result<Entered, Refusal> {
         self.judge(ask.at, || self.rng.unit())
+    }
+}
+
+impl Place for Entered {
+    type Permit = Self;
+
+    fn commit(self) -> Self {
+        self
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, retry::by};
+use herdproof::{Env, timeout::by};
 use http::{Method, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::{

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use herdproof::{Env, Tick, retry::by};
+use herdproof::{Env, Tick, timeout::by};
 use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use herdproof::{Env, env::Task, retry::by};
+use herdproof::{Env, env::Task, timeout::by};
 use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};

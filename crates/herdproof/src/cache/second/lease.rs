@@ -5,8 +5,8 @@ use std::{future::Future, hash::Hash, pin::pin, sync::Arc, time::Duration};
 use super::{Second, outbox::Change};
 use crate::{
     event::Event,
-    retry::by,
     tier::{Fault, Filled, Lease, Stored},
+    timeout::by,
 };
 
 /// The lease of a load. Dropped unfilled, it says that the load failed.

@@ -166,14 +166,67 @@ fn a_slot_that_somebody_stands_behind_is_not_given_back() {
 }
 
 #[test]
-fn a_permit_that_is_dropped_is_given_back_and_one_that_is_settled_is_not() {
+fn the_slot_of_a_waiter_who_gives_up_goes_to_the_next_newcomer() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    let mut tasks = crowd(&env, &limit, 5);
+    sim.run_until(Tick::ZERO + MS * 50);
+    for leaver in [tasks.remove(2), tasks.remove(2)] {
+        leaver.abort();
+    }
+    sim.run_until(Tick::ZERO + MS * 60);
+    tasks.extend(crowd(&env, &limit, 3));
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 100, 400, 200, 300, 500], "those before keep their slots, and the holes are filled in turn");
+}
+
+#[test]
+fn a_hole_whose_time_has_passed_lets_nobody_in_early() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 1);
+    let mut tasks = crowd(&env, &limit, 4);
+    sim.run_until(Tick::ZERO + MS * 50);
+    tasks.remove(1).abort();
+    sim.run_until(Tick::ZERO + MS * 150);
+    assert!(limit.try_enter(&Ask::new(&env)).is_err(), "the slot at 100 ms is gone, and the next is for who waits");
+    tasks.extend(crowd(&env, &limit, 1));
+    let went: Vec<u128> = gather(&mut sim, tasks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(went, [0, 200, 300, 400]);
+}
+
+#[test]
+fn asked_ten_thousand_times_in_a_loop_it_lets_in_its_rate() {
+    let env = Sim::new(1).env();
+    let one_instant = limit(&env, 1);
+    let ask = Ask::at(Tick::ZERO + MS * 1_000);
+    assert_eq!((0..10_000).filter(|_| one_instant.try_enter(&ask).is_ok()).count(), 1);
+    let (one_second, keyed) = (limit(&env, 1), crate::limit::KeyedRate::<u8>::new(&env, Rate::per_second(10).burst(1)));
+    let asks = || (0..=10_000u32).map(|n| Ask::at(Tick::ZERO + MS * 1_000 + MS * n / 10));
+    assert_eq!(asks().filter(|ask| one_second.try_enter(ask).is_ok()).count(), 11);
+    assert_eq!(asks().filter(|ask| keyed.of(&7).try_enter(ask).is_ok()).count(), 11);
+}
+
+#[test]
+fn a_dropped_permit_is_spent_and_a_dropped_place_is_not() {
     let sim = Sim::new(1);
     let env = sim.env();
     let limit = limit(&env, 1);
-    drop(limit.try_enter(&Ask::new(&env)).unwrap());
-    let permit = limit.try_enter(&Ask::new(&env)).expect("the cancelled call has used nothing");
-    settle(permit, &env);
+    drop(limit.try_reserve(&Ask::new(&env)).unwrap());
+    drop(limit.try_reserve(&Ask::new(&env)).unwrap().commit());
     assert!(limit.try_enter(&Ask::new(&env)).is_err());
+}
+
+#[test]
+fn places_of_a_burst_that_are_dropped_can_be_taken_at_once() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let limit = limit(&env, 10);
+    let mut places: Vec<_> = (0..10).map(|_| limit.try_reserve(&Ask::new(&env)).unwrap()).collect();
+    places.drain(2..5);
+    let entered = (0..100).filter(|_| limit.try_enter(&Ask::new(&env)).is_ok()).count();
+    assert_eq!(entered, 3, "as many as were given back");
 }
 
 #[test]

@@ -246,10 +246,18 @@ impl Permit for Never {
     fn settle(self, _: &Verdict, _: Span) {}
 }
 
-impl Gate for Shut {
+impl Place for Never {
     type Permit = Never;
 
-    fn try_enter(&self, _: &Ask) -> Result<Never, Refusal> {
+    fn commit(self) -> Never {
+        self
+    }
+}
+
+impl Gate for Shut {
+    type Place = Never;
+
+    fn try_reserve(&self, _: &Ask) -> Result<Never, Refusal> {
         Err(self.0)
     }
 }
