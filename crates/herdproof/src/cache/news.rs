@@ -31,7 +31,7 @@ where
             News::Lost => {
                 let from = cache.env().now();
                 if let Some(second) = &cache.second {
-                    // Before any entry is looked at: what is put in from here on sees it under the lock of its shelf.
+                    // Before any entry is looked at: what is put in from here on sees it under the lock of its shard.
                     second.lost.store(from.as_nanos(), Relaxed);
                 }
                 look_again(&cache, from, smear).await;
@@ -81,7 +81,7 @@ where
     V: Clone,
 {
     /// What was under way while news were missed may have been changed by then, and nobody said so: it is looked up again, as
-    /// are all that were there. To be called under the lock of its shelf.
+    /// are all that were there. To be called under the lock of its shard.
     pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) {
         let Some(second) = &self.second else { return };
         let lost = Tick::from_nanos(second.lost.load(Relaxed));
