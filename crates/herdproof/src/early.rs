@@ -132,7 +132,8 @@ mod tests {
             assert!(lead <= ttl / 2, "{ttl} {grace} {load}: {lead}");
             let load = load.max(MS);
             assert!(lead as f64 <= load as f64 * 3.25, "{ttl} {grace} {load}: {lead}");
-            if grace >= load.saturating_mul(2) {
+            let is_long_enough = grace >= load.saturating_mul(2);
+            if is_long_enough {
                 assert_eq!(lead, 0, "{ttl} {grace} {load}");
             } else {
                 assert!(lead as f64 >= (load as f64 * 1.249).min((ttl / 2) as f64), "{ttl} {grace} {load}: {lead}");

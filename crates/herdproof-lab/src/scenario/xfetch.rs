@@ -136,20 +136,7 @@ fn run(settings: &Settings) -> Report {
     );
     let traffic = Traffic::watch(settings.seed);
     traffic.claim(&mut checks);
-    let summary = format!(
-        "on their own {:.2} readers refresh an entry at beta 1, not one, and {} at one expiry in a hundred. Through one flight it is \
-         one, but dice load an entry {:.1} times in its time to live with ten reads in a load time and {:.1} times with 100,000; one \
-         draw for each entry {:.2} and {:.2} times. At the end of an entry {:.2} % of the readers wait for a load, and {:.1} % \
-         without an early refresh.",
-        alone[1].mean(),
-        alone[1].quantile(99),
-        traffic.dice[0],
-        traffic.dice[2],
-        traffic.drawn[0],
-        traffic.drawn[2],
-        traffic.waited[3],
-        traffic.waited[0],
-    );
+    let summary = summary(&alone[1], &traffic);
     let mut arms: Vec<Arm> = NAMES.into_iter().zip(&alone).map(|(name, seen)| seen.arm(name).sample("C14")).collect();
     arms.push(shared[1].arm("beta 1, one flight"));
     arms.push(drawn.arm("one draw per entry"));
@@ -171,6 +158,23 @@ fn run(settings: &Settings) -> Report {
         summary,
         ..Report::default()
     }
+}
+
+fn summary(one: &Refreshes, traffic: &Traffic) -> String {
+    format!(
+        "on their own {:.2} readers refresh an entry at beta 1, not one, and {} at one expiry in a hundred. Through one flight it is \
+         one, but dice load an entry {:.1} times in its time to live with ten reads in a load time and {:.1} times with 100,000; one \
+         draw for each entry {:.2} and {:.2} times. At the end of an entry {:.2} % of the readers wait for a load, and {:.1} % \
+         without an early refresh.",
+        one.mean(),
+        one.quantile(99),
+        traffic.dice[0],
+        traffic.dice[2],
+        traffic.drawn[0],
+        traffic.drawn[2],
+        traffic.waited[3],
+        traffic.waited[0],
+    )
 }
 
 /// What happened at each expiry: how long before it each refresh began.
@@ -393,21 +397,27 @@ impl Traffic {
             .cites("T11"),
         );
         let [never, dice, exponential, library] = self.waited;
-        checks.push(Check::within(
-            Source::Formula,
-            "no early refresh: d / (ttl + d) of the readers wait (%)",
-            100.0 * load / (ttl + load),
-            1.0,
-            never,
-        ));
-        checks.push(Check::within(
-            Source::Formula,
-            "one exponential draw, beta 1: about d / e of each ttl readers wait (%)",
-            100.0 * load / (1f64.exp() * ttl),
-            1.2,
-            exponential,
-        ));
-        checks.push(Check::at_most(Source::Promise, "dice, beta 1: readers who wait (%)", 1.0, dice));
+        checks.push(
+            Check::within(
+                Source::Formula,
+                "no early refresh: d / (ttl + d) of the readers wait (%)",
+                100.0 * load / (ttl + load),
+                1.0,
+                never,
+            )
+            .cites("T11"),
+        );
+        checks.push(
+            Check::within(
+                Source::Formula,
+                "one exponential draw, beta 1: about d / e of each ttl readers wait (%)",
+                100.0 * load / (1f64.exp() * ttl),
+                1.2,
+                exponential,
+            )
+            .cites("T11"),
+        );
+        checks.push(Check::at_most(Source::Promise, "dice, beta 1: readers who wait (%)", 1.0, dice).cites("T11"));
         checks.push(
             Check::at_most(Source::Promise, "one draw for each entry: readers who wait (%)", 0.2, library).cites("T11"),
         );

@@ -179,7 +179,7 @@ impl Life {
         let ttl = jittered(left, route.jitter, draws.jitter);
         let grace = if no_stale { Duration::ZERO } else { while_for };
         let lead = if route.early { early::lead(ttl, grace, load, draws.early) } else { Duration::ZERO };
-        let sooner = left - ttl + lead;
+        let sooner = left.saturating_sub(ttl) + lead;
         let look_at = if is_for_each { i64::MIN } else { fresh_until.saturating_sub(signed(nanos(sooner))) };
         Life {
             look_at,

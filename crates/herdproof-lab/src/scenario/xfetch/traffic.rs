@@ -136,7 +136,7 @@ impl Reader {
         async move {
             let began = reader.env.now();
             reader.loads.lock().push(began);
-            reader.env.sleep(reader.rng.between(LOAD - reader.spread, LOAD + reader.spread)).await;
+            reader.env.sleep(reader.rng.between(LOAD.saturating_sub(reader.spread), LOAD + reader.spread)).await;
             let (now, took) = (reader.env.now(), reader.env.now() - began);
             let lead = reader.exponential(took);
             Ok(Page { end: now + TTL, took, refresh_at: now + TTL.saturating_sub(lead) })
