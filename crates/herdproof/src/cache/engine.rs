@@ -100,13 +100,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.loads.find_or_lead(hash, key, |shelf| {
-            let found = shelf.get(hash, |other| other.borrow() == key).cloned();
-            if found.is_none() {
-                shelf.will_put(hash);
-            }
-            found
-        })
+        self.loads.find_or_lead(hash, key, |shelf| shelf.get(hash, |other| other.borrow() == key).cloned())
     }
 
     /// Without counting as a use.

@@ -23,7 +23,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::entry::Entry;
-use crate::{env::MapHasher, soon::soon};
+use crate::env::MapHasher;
 
 /// The percentage that is for entries that have settled.
 const SETTLED: u64 = 97;
@@ -128,29 +128,7 @@ where
     /// A copy of the entry of a key that is about to be loaded, not as a use of it.
     #[inline(always)]
     pub(super) fn before_load(&self, hash: u64, key: &K) -> Option<Entry<V, E>> {
-        let found = self.peek(hash, |other| other == key).cloned();
-        if found.is_none() {
-            self.will_put(hash);
-        }
-        found
-    }
-
-    /// Something with this hash will be put in. What is looked at then is somewhere in memory, and this fetches it.
-    #[inline(always)]
-    pub(super) fn will_put(&self, hash: u64) {
-        let places = self.traces.len();
-        if places == 0 {
-            return;
-        }
-        soon(&self.traces[trace(hash, places).0]);
-        if self.weight >= self.room
-            && let Some((oldest, its_hash)) = self.newcomers.front()
-            && let Some(item) = self.items.get_bucket(*oldest)
-        {
-            soon(item);
-            soon(&self.uses[*oldest]);
-            soon(&self.traces[trace(*its_hash, places).0]);
-        }
+        self.peek(hash, |other| other == key).cloned()
     }
 
     /// As [`peek`](Shelf::peek), and a use of the entry.
