@@ -118,7 +118,7 @@ fn check_interleavings(workspace: &Workspace) -> Result<(), Failure> {
     ];
     run::cargo(workspace, &tests).env("RUSTFLAGS", "--cfg herdproof_shuttle").succeed()?;
     // Shuttle's memory is sequentially consistent. The lock whose proof needs more is checked by loom, in seconds.
-    let lock = ["test", "--manifest-path", "model/Cargo.toml", "--target-dir", "target/loom"];
+    let lock = ["test", "--lib", "--manifest-path", "model/Cargo.toml", "--target-dir", "target/loom"];
     run::cargo(workspace, &lock).env("RUSTFLAGS", "--cfg herdproof_loom").succeed()
 }
 

@@ -99,7 +99,7 @@ impl Env {
     ///
     /// static SIZES: LazyLock<Cache<String, u64>> = LazyLock::new(|| Cache::builder(&Env::unbound()).build());
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    /// # assert_eq!(runtime.block_on(SIZES.get("a", || async { Ok::<_, std::io::Error>(1) })).unwrap().value, 1);
+    /// # assert_eq!(runtime.block_on(SIZES.get("a", || async { Ok(1) })).unwrap().value, 1);
     /// ```
     pub fn unbound() -> Env {
         Env::over(Inner::System(System::unbound()))

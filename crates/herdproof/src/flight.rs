@@ -82,6 +82,9 @@ struct Inner<K, V, E> {
     shards: Box<[Shard<K, V, E>]>,
 }
 
+/// The lead of a new load, or a place among the followers of the one in progress and the key.
+type LeadOrFollow<'a, K, V, E> = Result<Lead<'a, Inner<K, V, E>>, (Flight<V, E>, K)>;
+
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
 struct Shard<K, V, E>(Mutex<Loads<K, V, E>>);
@@ -205,9 +208,9 @@ where
         self.0.shards.iter().map(|shard| shard.0.lock().stats()).sum()
     }
 
-    /// The lead of a new load, or a place among the followers of the one in progress; then the key comes back.
+    /// Leads the load of this key, or follows it.
     #[inline(always)]
-    fn lead(&self, key: K) -> Result<Lead<'_, Inner<K, V, E>>, (Flight<V, E>, K)> {
+    fn lead(&self, key: K) -> LeadOrFollow<'_, K, V, E> {
         let hash = self.0.hasher.hash_one(&key);
         match follow(&self.0, self.0.shard(hash), hash, &key) {
             Ok(flight) => Err((flight, key)),

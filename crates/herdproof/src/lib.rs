@@ -76,7 +76,6 @@ pub mod retry;
 pub mod schedule;
 pub mod shed;
 pub mod shield;
-mod soon;
 mod striped;
 mod sync;
 pub mod throttle;

@@ -3,7 +3,8 @@
 //! Adding to a counter that other threads may add to takes a locked instruction and, where they do, the cache line. A word for
 //! which that must be is [`Padded`], so that its cache line holds nothing else.
 //!
-//! GAIN
+//! Gain, for the counts that a cache keeps of its hits: `cache --case hit` takes 46 ns, and 53 with one counter that all threads
+//! add to; `cache --case hit-2`, two threads, 60 and 104 on the wall.
 
 use std::{
     cell::Cell,

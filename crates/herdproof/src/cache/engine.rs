@@ -29,13 +29,13 @@ const FEW: usize = 32;
 const MOST_SHARDS: usize = 4096;
 
 pub(super) struct Engine<K, V, E> {
-    shards: Box<[Padded<BiasedRwLock<Shard<K, V, E>>>]>,
+    shards: Box<[Locked<K, V, E>]>,
     pub(super) scales: Scales<K, V>,
 }
 
 /// Keeps neighbours off each other's cache lines.
 #[repr(align(128))]
-struct Padded<T>(T);
+struct Locked<K, V, E>(BiasedRwLock<Shard<K, V, E>>);
 
 // In this order, because the entries are read at every hit: so they are next to the lock.
 #[repr(C)]
@@ -51,6 +51,9 @@ impl<K, V, E> HasLoads<K, Loaded<V, E>, Infallible> for Shard<K, V, E> {
         self.loads.get_mut()
     }
 }
+
+/// A shard, locked to write.
+type Writing<'a, K, V, E> = WriteGuard<'a, Shard<K, V, E>>;
 
 /// An entry as a look-up finds it.
 pub(super) struct Found<V, E> {
@@ -83,7 +86,7 @@ where
         let room = weight.max(1).div_ceil(shards);
         let shard = |shard| Shard { entries: S3Fifo::new(room), loads: Mutex::new(Loads::new(shard, shards)) };
         Engine {
-            shards: (0..shards).map(|index| Padded(BiasedRwLock::new(shard(index)))).collect(),
+            shards: (0..shards).map(|index| Locked(BiasedRwLock::new(shard(index)))).collect(),
             scales: Scales { hasher: env.hasher("cache"), weigh },
         }
     }
@@ -100,7 +103,7 @@ where
 
     /// The shard of the keys with this hash, to write.
     #[inline(always)]
-    pub(super) fn shard(&self, hash: u64) -> WriteGuard<'_, Shard<K, V, E>> {
+    pub(super) fn shard(&self, hash: u64) -> Writing<'_, K, V, E> {
         self.locked(hash).write()
     }
 
@@ -127,7 +130,7 @@ where
 
     /// The entry of a key with this hash, looked up under the lock that a load of it needs; without one, that lock.
     #[inline(always)]
-    pub(super) fn get_or_lock<Q>(&self, hash: u64, key: &Q) -> Result<Found<V, E>, WriteGuard<'_, Shard<K, V, E>>>
+    pub(super) fn get_or_lock<Q>(&self, hash: u64, key: &Q) -> Result<Found<V, E>, Writing<'_, K, V, E>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

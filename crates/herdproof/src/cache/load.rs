@@ -84,6 +84,9 @@ where
 
 pub(super) type Leading<'a, K, V, E> = Lead<'a, Inner<K, V, E>>;
 
+/// The lead of a refresh, and what is there.
+type Refresh<'a, K, V, E> = (Leading<'a, K, V, E>, Option<Entry<V, E>>);
+
 impl<K, V, E> Cache<K, V, E>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -104,7 +107,6 @@ where
             Ok(found) => return self.serve(hash, key, found, cache.env().coarse(), load),
             Err(shard) => shard,
         };
-        shard.entries.prefetch_put(hash);
         let lead = match follow(cache, shard, hash, key) {
             Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),
             Ok(flight) => {
@@ -298,7 +300,6 @@ where
             Err(shard) => shard,
         };
         let Some(found) = shard.get(hash, key) else {
-            shard.entries.prefetch_put(hash);
             return Begun::Lead(Lead::begin(self, shard, hash, key.clone()), None);
         };
         let life = self.expired_by_tag(&found.entry, key);
@@ -317,7 +318,7 @@ where
         key: &K,
         own: Option<&Policy>,
         due: Due,
-    ) -> Option<(Leading<'_, K, V, E>, Option<Entry<V, E>>)> {
+    ) -> Option<Refresh<'_, K, V, E>> {
         let claim = Duration::from_nanos(due.load.saturating_mul(CLAIM)).min(self.policy(own).load_timeout);
         if !self.engine.claim(hash, key, due.seen, due.seen + claim.max(SHORTEST_CLAIM)) {
             return None;

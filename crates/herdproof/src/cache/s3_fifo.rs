@@ -24,10 +24,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::entry::Entry;
-use crate::{
-    env::{MapHasher, Tick},
-    soon::soon,
-};
+use crate::env::{MapHasher, Tick};
 
 /// The percentage of the room that is for the main part.
 const MAIN: u64 = 97;
@@ -190,24 +187,6 @@ where
     pub(super) fn unclaim(&mut self, hash: u64, key: &K) {
         if let Some(bucket) = self.items.find_bucket_index(hash, |item| item.key == *key) {
             *self.states[bucket].get_mut() &= State::FLAGS;
-        }
-    }
-
-    /// Fetches the memory that [`put`](S3Fifo::put) will look at for a key with this hash that is not here.
-    #[inline(always)]
-    pub(super) fn prefetch_put(&self, hash: u64) {
-        let sets = self.ghosts.len();
-        if sets == 0 {
-            return;
-        }
-        soon(&self.ghosts[ghost(hash, sets).0]);
-        if self.weight >= self.room
-            && let Some((oldest, its_hash)) = self.small.front()
-            && let Some(item) = self.items.get_bucket(*oldest)
-        {
-            soon(item);
-            soon(&self.states[*oldest]);
-            soon(&self.ghosts[ghost(*its_hash, sets).0]);
         }
     }
 
