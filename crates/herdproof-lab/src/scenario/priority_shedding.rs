@@ -196,7 +196,7 @@ impl Server {
                 kind.refused += 1;
                 kind.until_refused += env.now() - came;
             }
-            Err(Halt::Failed(_)) => {}
+            Err(Halt::Unsent(_) | Halt::Failed(_)) => {}
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Operation<'a, C, W> {
 }
 
 #[inline]
-pub(super) fn start<'a, T, E, C, F, W>(operation: Operation<'a, C, W>) -> impl Future<Output = Result<T, GaveUp<E>>>
+pub(super) fn start<T, E, C, F, W>(operation: Operation<'_, C, W>) -> impl Future<Output = Result<T, GaveUp<E>>>
 where
     C: Classify<T, E>,
     F: Future<Output = Result<T, Failure<E>>>,
