@@ -467,7 +467,9 @@ fn a_caller_who_leaves_the_line_takes_no_slot_and_one_who_leaves_its_call_has_sp
     let tasks: Vec<_> = (0..3).map(|_| spawn(&shield)).collect();
     scene.sim.run_until(Tick::ZERO + MS);
     assert_eq!((scene.calls(), shield.queue().unwrap().waiting()), (1, 2));
-    tasks.into_iter().for_each(|task| task.abort());
+    for task in tasks {
+        task.abort();
+    }
     scene.sim.run_until(Tick::ZERO + MS * 2);
     let next = spawn(&shield);
     scene.sim.run_until(Tick::ZERO + MS * 99);
