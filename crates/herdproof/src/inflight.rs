@@ -84,7 +84,7 @@ impl<H: Home> Table for H {
         shard.loads().tally.abandoned += u64::from(why == Removal::GivenUp);
         // The lock is not held when the key is dropped, which may do anything.
         drop(shard);
-        drop(removed.tell(&self.settings().env));
+        removed.tell(&self.settings().env);
     }
 
     fn unless_forgotten(&self, place: Place, act: &mut dyn FnMut()) -> bool {

@@ -14,6 +14,7 @@ use std::{
     fmt,
     future::Future,
     hash::Hash,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
@@ -30,6 +31,7 @@ use super::{
 };
 use crate::{
     env::{MapHasher, Tick},
+    error::Panic,
     event::Event,
     gate::Span,
     inflight::{Chain, OwnedLead},
@@ -181,10 +183,10 @@ where
             self.set_out(chain.run(cache.carry_through(Arc::clone(second), parts, load)));
             return;
         }
-        let keys = parts.iter().map(|part| part.job.key.clone()).collect();
-        let call = self.call_of(parts.iter().map(|part| &part.job), asked, Started::by(|| load(keys)));
-        let places: Vec<_> = parts.iter().map(|part| part.job.place).collect();
         self.set_out(chain.run(async move {
+            let keys = parts.iter().map(|part| part.job.key.clone()).collect();
+            let call = cache.call_of(parts.iter().map(|part| &part.job), asked, Started::by(|| load(keys)));
+            let places: Vec<_> = parts.iter().map(|part| part.job.place).collect();
             let (answer, span) = cache.call(&places, call).await;
             cache.deliver(parts, answer, span);
         }));
@@ -228,8 +230,13 @@ where
     {
         let answers = self.share_out(parts.iter().map(|part| &part.job.key), answer);
         for (Part { job, lead }, answer) in parts.into_iter().zip(answers) {
-            let outcome = self.outcome(&job, answer, span);
-            lead.land(self.fill(job, outcome));
+            // What panics here (a clone, the drop of what was evicted) is of one key.
+            let fill = || {
+                let outcome = self.outcome(&job, answer, span);
+                self.fill(job, outcome)
+            };
+            let panicked = |payload| Loaded::Panicked(Arc::new(Panic::new(payload)));
+            lead.land(catch_unwind(AssertUnwindSafe(fill)).unwrap_or_else(panicked));
         }
     }
 
@@ -241,7 +248,13 @@ where
         K: 'a,
     {
         let mut found: HashMap<K, T, MapHasher> = HashMap::with_hasher(self.places.clone());
-        let answer = answer.map(|pairs| found.extend(pairs));
+        let answer = match answer {
+            Answer::Gave(pairs) => match catch_unwind(AssertUnwindSafe(|| found.extend(pairs))) {
+                Ok(()) => Answer::Gave(()),
+                Err(payload) => self.panicked(payload),
+            },
+            failed => failed.map(drop),
+        };
         keys.map(|key| answer.clone().map(|()| found.remove(key).map_or(Load::Absent(None), Into::into))).collect()
     }
 }

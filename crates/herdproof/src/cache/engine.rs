@@ -262,6 +262,12 @@ impl<K: Hash + Eq, V: Clone, E> Shard<K, V, E> {
         let (entry, state) = self.entries.get(hash, |other| other.borrow() == key)?;
         Some(Found { entry: entry.clone(), state })
     }
+
+    /// Not as a use.
+    pub(super) fn peek(&self, hash: u64, key: &K) -> Option<Found<V, E>> {
+        let (entry, state) = self.entries.peek_state(hash, key)?;
+        Some(Found { entry: entry.clone(), state })
+    }
 }
 
 #[cfg(test)]

@@ -158,6 +158,11 @@ where
         fill.done(self, loaded)
     }
 
+    /// Nothing was put in: what is there may be refreshed again at once.
+    pub(super) fn unclaim(&self, job: &Job<K, V, E>) {
+        self.shard(job.place.hash).entries.unclaim(job.place.hash, &job.key);
+    }
+
     /// Whether the key of a load was invalidated or set since it began.
     pub(super) fn is_out_of_date(&self, place: Place) -> bool {
         !self.shard(place.hash).loads().is_findable(place)

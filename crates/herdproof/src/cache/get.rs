@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    entry::{Content, Entry},
     fill::{Loaded, Way},
     outcome::{GetError, Got, Source},
 };
@@ -93,6 +94,20 @@ where
             Apart::Absent => State::Absent,
             Apart::Rare(rare) => State::Rare(rare),
         })
+    }
+
+    /// What an entry says that was put in a moment ago, without counting a hit.
+    pub(super) fn known(entry: Entry<V, E>, now: Tick) -> Get<V, E> {
+        let life = entry.life();
+        match entry.into_content() {
+            Content::Value(value, _) => {
+                let source = if life.is_put_off(now) { Source::StaleOnError } else { Source::Memory };
+                Get::hit(Got::new(value, source, life.born(), now))
+            }
+            Content::Absent => Get::failed(GetError::Absent),
+            Content::Failed(error) => Get::failed(GetError::Load(error)),
+            Content::Panicked(panic) => Get::failed(GetError::Panicked(panic)),
+        }
     }
 
     /// What a load that this caller led and nobody else followed has come to.

@@ -6,7 +6,7 @@ use super::{
     Cache, Inner,
     call::{Call, Started, spanned},
     engine::Found,
-    entry::{Entry, Phase},
+    entry::{Entry, Life, Phase},
     fill::{Fill, Loaded},
     get::Get,
     lookup::Due,
@@ -25,8 +25,10 @@ use crate::{
 
 /// A claim on a refresh stands for at least this long.
 const SHORTEST_CLAIM: Duration = Duration::from_secs(1);
-/// ... and else for so many load times.
+/// ... and else for so many load times,
 const CLAIM: u64 = 4;
+/// ... but no longer than this; see [`State::is_claimed`](super::s3_fifo::State::is_claimed).
+const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 
 /// Whom a load is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +156,7 @@ where
             cache.count_miss();
         }
         match begun {
+            Begun::Known(found) if purpose == Purpose::Prime => Get::known(found.entry, now),
             Begun::Known(found) => self.serve(hash, &key, found, now, load),
             Begun::Follow(flight) if purpose == Purpose::Miss => {
                 cache.wait_for(flight, policy.as_deref(), fallback, now)
@@ -268,19 +271,19 @@ where
     {
         let cache = &self.0;
         let patience = cache.patience(job.policy.as_deref(), job.asked);
-        let load = Started::by(load);
+        // The load is started where it is polled, so that one that asks for its own key is refused.
         let flight = match (&cache.second, job.purpose) {
-            (None, _) => {
+            (None, _) => lead.run(|| {
                 let timeout = cache.policy(job.policy.as_deref()).load_timeout;
-                let call = Call::new(job.purpose, job.asked, timeout, spanned(load));
-                lead.run(|| Arc::clone(cache).run(job, call))
-            }
+                let call = Call::new(job.purpose, job.asked, timeout, spanned(Started::by(load)));
+                Arc::clone(cache).run(job, call)
+            }),
             (Some(second), Purpose::Refresh) => {
-                lead.run(|| Arc::clone(cache).refresh_through(Arc::clone(second), job, load))
+                lead.run(|| Arc::clone(cache).refresh_through(Arc::clone(second), job, Started::by(load)))
             }
-            (Some(second), Purpose::Miss | Purpose::Prime) => {
-                lead.run_landing(|landing| Arc::clone(cache).load_through(Arc::clone(second), job, load, landing))
-            }
+            (Some(second), Purpose::Miss | Purpose::Prime) => lead.run_landing(|landing| {
+                Arc::clone(cache).load_through(Arc::clone(second), job, Started::by(load), landing)
+            }),
         };
         Get::waiting(cache.env(), flight, fallback, patience)
     }
@@ -299,16 +302,14 @@ where
             Ok(flight) => return Begun::Follow(flight),
             Err(shard) => shard,
         };
-        let Some(found) = shard.get(hash, key) else {
+        let Some(found) = shard.peek(hash, key) else {
             return Begun::Lead(Lead::begin(self, shard, hash, key.clone()), None);
         };
         let life = self.expired_by_tag(&found.entry, key);
         if due.look_at < life.look_at {
             return Begun::Known(found);
         }
-        let lead = Lead::begin(self, shard, hash, key.clone());
-        let of_use = found.entry.value().is_some() && life.phase(due.seen, self.policy(own).keep) != Phase::Gone;
-        Begun::Lead(lead, of_use.then(|| Entry::new(life, found.entry.into_content())))
+        Begun::Lead(Lead::begin(self, shard, hash, key.clone()), self.prior(found.entry, life, own, due.seen))
     }
 
     /// As [`begin`](Inner::begin), for a refresh: nobody follows, and only who claims it asks whether it is in progress.
@@ -319,24 +320,30 @@ where
         own: Option<&Policy>,
         due: Due,
     ) -> Option<Refresh<'_, K, V, E>> {
-        let claim = Duration::from_nanos(due.load.saturating_mul(CLAIM)).min(self.policy(own).load_timeout);
-        if !self.engine.claim(hash, key, due.seen, due.seen + claim.max(SHORTEST_CLAIM)) {
+        let claim = Duration::from_nanos(due.load.saturating_mul(CLAIM));
+        if !self.engine.claim(hash, key, due.seen, due.seen + claim.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)) {
             return None;
         }
-        if self.engine.shard(hash).loads().has(hash, key) {
+        let mut shard = self.engine.shard(hash);
+        let found = shard.peek(hash, key);
+        let life = found.as_ref().map(|found| self.expired_by_tag(&found.entry, key));
+        if life.is_some_and(|life| due.look_at < life.look_at) {
+            // It was loaded or set between the look-up and the claim, which is one of the new entry.
+            shard.entries.unclaim(hash, key);
             return None;
         }
-        match self.begin(hash, key, own, due) {
-            Begun::Lead(lead, prior) => Some((lead, prior)),
-            Begun::Follow(flight) => {
-                flight.detach();
-                None
-            }
-            Begun::Known(_) => {
-                self.engine.shard(hash).entries.unclaim(hash, key);
-                None
-            }
+        if shard.loads().has(hash, key) {
+            return None;
         }
+        let lead = Lead::begin(self, shard, hash, key.clone());
+        let prior = found.zip(life).and_then(|(found, life)| self.prior(found.entry, life, own, due.seen));
+        Some((lead, prior))
+    }
+
+    /// What a load may start from and fall back on, if it is of any use still.
+    fn prior(&self, entry: Entry<V, E>, life: Life, own: Option<&Policy>, now: Tick) -> Option<Entry<V, E>> {
+        let of_use = entry.value().is_some() && life.phase(now, self.policy(own).keep) != Phase::Gone;
+        of_use.then(|| Entry::new(life, entry.into_content()))
     }
 
     /// Whether loads go neither through a gate nor through a second tier.

@@ -11,7 +11,7 @@ use super::{
     get::Get,
     hot,
     load::Purpose,
-    outcome::{GetError, Got, Load, Prior, Source},
+    outcome::{Got, Load, Prior, Source},
 };
 use crate::{env::Tick, event::Event};
 
@@ -122,18 +122,12 @@ where
         let Found { entry, state } = found;
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
-            let source = if life.is_put_off(now) {
+            if life.is_put_off(now) {
                 self.serve_stale(key, || now - life.born());
-                Source::StaleOnError
             } else {
-                self.serve_fresh(key)
-            };
-            return Lookup::Known(match entry.into_content() {
-                Content::Value(value, _) => Get::hit(Got::new(value, source, life.born(), now)),
-                Content::Absent => Get::failed(GetError::Absent),
-                Content::Failed(error) => Get::failed(GetError::Load(error)),
-                Content::Panicked(panic) => Get::failed(GetError::Panicked(panic)),
-            });
+                self.serve_fresh(key);
+            }
+            return Lookup::Known(Get::known(entry, now));
         }
         let Content::Value(value, _) = entry.into_content() else { return Lookup::Load(None) };
         let got = |source| Got::new(value, source, life.born(), now);

@@ -83,6 +83,8 @@ impl State {
     const CLAIM: u32 = 3;
     const STEP: u32 = 27;
     const CYCLE: u16 = 1 << 13;
+    /// More steps than the longest claim has.
+    const LONGEST: u16 = 512;
 
     fn uses(self) -> u16 {
         self.0 & State::MOST_USES
@@ -92,12 +94,13 @@ impl State {
         self.0 & State::SMALL != 0
     }
 
-    /// Whether somebody has [claimed](S3Fifo::claim) the refresh and the claim has not lapsed. A claim that lapsed more than nine
-    /// minutes ago may count as in force again, for nine minutes at most: it is a hint, and the loads in progress are the truth.
+    /// Whether somebody has [claimed](S3Fifo::claim) the refresh and the claim has not lapsed. Claims are for a minute at most. One
+    /// that was lost with its load, and that no reader has replaced since, may count as in force again for about a minute, 17
+    /// minutes later.
     #[inline]
     pub(super) fn is_claimed(self, now: Tick) -> bool {
         let claim = self.0 >> State::CLAIM;
-        claim != 0 && claim.wrapping_sub(State::step(now)) % State::CYCLE < State::CYCLE / 2
+        claim != 0 && claim.wrapping_sub(State::step(now)) % State::CYCLE < State::LONGEST
     }
 
     fn claimed(self, until: Tick) -> State {
@@ -160,6 +163,12 @@ where
     #[inline(always)]
     pub(super) fn peek(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<V, E>> {
         self.items.find(hash, |item| is(&item.key)).map(|item| &item.entry)
+    }
+
+    pub(super) fn peek_state(&self, hash: u64, key: &K) -> Option<(&Entry<V, E>, State)> {
+        let bucket = self.items.find_bucket_index(hash, |item| item.key == *key)?;
+        let state = State(self.states[bucket].load(Relaxed));
+        self.items.get_bucket(bucket).map(|item| (&item.entry, state))
     }
 
     /// As [`peek`](S3Fifo::peek), and a use of the entry.
@@ -682,6 +691,7 @@ mod tests {
             trial.put(7, 7);
             assert!(!is_claimed(&trial, now) && claim(&trial, now) && !claim(&trial, now), "{now:?}");
             assert!(is_claimed(&trial, now) && is_claimed(&trial, now + second), "{now:?}");
+            assert!(!is_claimed(&trial, now + 600 * second), "not after ten minutes either: {now:?}");
             assert!(!is_claimed(&trial, now + 3 * second) && claim(&trial, now + 3 * second), "{now:?}");
         }
         let now = Tick::ZERO + second;

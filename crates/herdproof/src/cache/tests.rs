@@ -997,6 +997,28 @@ fn a_claim_whose_load_never_began_lapses() {
     assert_eq!(scene.loads(), 2);
 }
 
+/// A load is started inside its flight, whatever stands before it.
+#[test]
+fn a_load_that_asks_for_its_own_key_when_it_is_started_is_refused_with_a_limit_and_without() {
+    for limited in [false, true] {
+        let mut scene = Scene::with(|builder| match limited {
+            true => {
+                let limit = Bulkhead::new(&builder.env, 4);
+                builder.load_limit(limit)
+            }
+            false => builder,
+        });
+        let cache = scene.cache.clone();
+        let load = move || {
+            let own = cache.get("key", || async { unreachable!("it is being loaded") });
+            async move { own.await.map(|got| got.value).map_err(|error| error.to_string()) }
+        };
+        let asked = scene.cache.get("key", load);
+        let error = scene.sim.run(asked).unwrap_err();
+        assert!(matches!(&error, GetError::Load(why) if why.contains("same key")), "{error}");
+    }
+}
+
 /// A large value is cloned by who gets it, and by nobody else.
 #[test]
 fn the_sweeper_clones_no_values() {

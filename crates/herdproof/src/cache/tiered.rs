@@ -186,7 +186,12 @@ where
             Loaded::Value { value, born: before(at, nanos(held.age)), way }
         });
         // What is only for those who wait has no time at all.
-        if is_servable { self.cache.fill_meanwhile(&self.job, Entry::new(life, content), loaded) } else { loaded }
+        if is_servable {
+            self.cache.fill_meanwhile(&self.job, Entry::new(life, content), loaded)
+        } else {
+            self.cache.unclaim(&self.job);
+            loaded
+        }
     }
 
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
@@ -234,7 +239,10 @@ where
         let loaded = kept.unwrap_or(Loaded::Elsewhere(failure.why));
         match self.cache.put_off(&self.job, at) {
             Some(put_off) => self.cache.fill_meanwhile(&self.job, put_off, loaded),
-            None => loaded,
+            None => {
+                self.cache.unclaim(&self.job);
+                loaded
+            }
         }
     }
 
@@ -268,6 +276,7 @@ where
             None => false,
         };
         if fenced {
+            self.cache.unclaim(&self.job);
             self.cache.count_fenced();
             return loaded;
         }

@@ -950,3 +950,42 @@ fn who_leaves_on_a_thread_without_a_runtime_does_not_panic() {
     drop(flight);
     assert_eq!(group.stats().in_air, 1, "the load goes on");
 }
+
+/// A key that is like any other, and may panic when it is dropped.
+struct Key {
+    panics: bool,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, _: &Key) -> bool {
+        true
+    }
+}
+
+impl Eq for Key {}
+
+impl std::hash::Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        assert!(!self.panics, "this key panics");
+    }
+}
+
+#[test]
+fn a_key_that_panics_when_it_is_dropped_leaves_no_follower_waiting() {
+    let group: Group<Key, u32, String> = Group::new(&Env::system());
+    let (joining, mut follower) = (group.clone(), None);
+    let load = || {
+        // While the leader polls in place, somebody joins from another thread.
+        let join = move || joining.run(Key { panics: false }, || async { unreachable!("it is being loaded") });
+        follower = Some(std::thread::spawn(join).join().unwrap());
+        async { Ok(1) }
+    };
+    let led = catch_unwind(AssertUnwindSafe(|| drop(group.run(Key { panics: true }, load))));
+    assert!(led.is_err(), "the leader's key panics at its leader");
+    let polled = Pin::new(&mut follower.unwrap()).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Ready(Err(FlightError::Abandoned))), "{polled:?}");
+}

@@ -26,8 +26,10 @@ impl<V: Clone, E> Landing<V, E> {
     /// Gives everybody aboard this value, now.
     pub fn land(self, value: V) -> Linger<V, E> {
         let Landing(flight) = self;
-        flight.shared.land(Ending::Value(value));
-        Linger(flight)
+        // Before anybody is woken: should that panic, the flight leaves the table with this.
+        let linger = Linger(flight);
+        linger.0.shared.land(Ending::Value(value));
+        linger
     }
 
     /// Gives everybody aboard this value, and nobody else: who asks after that begins anew, also if it was one of them.

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::error::quietly;
 
-/// The obligation to end a load that followers may join, or to run it as a task that does. Dropped before that, which takes a
-/// panic in between, it ends the load as abandoned.
+/// The obligation to end a load that followers may join, or to run it as a task that does. Dropped before that, it ends the load
+/// as abandoned.
 pub(crate) struct Lead<'a, H: Home> {
     home: &'a Arc<H>,
     place: Place,
@@ -200,8 +200,13 @@ impl<'a, H: Home> Lead<'a, H> {
         }
         let removed = shard.loads().remove(self.place);
         drop(shard);
+        // Before user code runs, which may panic.
+        let company = removed.as_ref().and_then(|removed| removed.shared()).map(Company);
         drop(unneeded);
-        removed?.tell(&self.home.settings().env).map(Company)
+        if let Some(removed) = removed {
+            removed.tell(&self.home.settings().env);
+        }
+        company
     }
 }
 
@@ -218,8 +223,15 @@ impl<H: Home> Drop for Lead<'_, H> {
     }
 }
 
-/// Those who share a load that has left its shard, its leader among them.
+/// Those who share a load that has left its shard, its leader among them. Dropped untold, which takes a panic in between, they
+/// are told that it was abandoned.
 pub(crate) struct Company<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static>(Arc<Shared<V, E>>);
+
+impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Drop for Company<V, E> {
+    fn drop(&mut self) {
+        self.0.land(Ending::Abandoned);
+    }
+}
 
 impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Company<V, E> {
     /// Tells everybody how the load ended; the leader's part of it comes back.
@@ -227,7 +239,7 @@ impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Company<V, E> {
     pub(crate) fn land(self, ending: Ending<V, E>) -> Flight<V, E> {
         self.0.land(ending);
         let joined = Joined { led: true, at: self.0.env.coarse() };
-        Flight::aboard(self.0, joined)
+        Flight::aboard(Arc::clone(&self.0), joined)
     }
 }
 

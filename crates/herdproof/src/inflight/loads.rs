@@ -62,7 +62,7 @@ impl<V, E> Seat<V, E> {
 
 /// A flight that was taken out: its key, to be dropped when the lock is not held, and what is shared of it.
 pub(super) struct Removed<K, V, E> {
-    key: K,
+    _key: K,
     shared: Option<Arc<Shared<V, E>>>,
 }
 
@@ -71,14 +71,18 @@ impl<K, V: Clone, E> Removed<K, V, E> {
         self.shared.as_ref().map_or(0, |shared| shared.followers())
     }
 
-    /// Drops the key, and gives what is shared. To be called without the lock.
-    pub(super) fn tell(self, env: &Env) -> Option<Arc<Shared<V, E>>> {
+    /// Those who share the load, if anybody does.
+    pub(super) fn shared(&self) -> Option<Arc<Shared<V, E>>> {
+        self.shared.clone()
+    }
+
+    /// Drops the key, and tells of who shared the load. To be called without the lock: both run user code.
+    pub(super) fn tell(self, env: &Env) {
         let followers = self.followers();
-        drop(self.key);
+        drop(self);
         if followers > 0 {
             env.tell(&Event::FlightShared { followers });
         }
-        self.shared
     }
 }
 
@@ -200,7 +204,7 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
             Seat::Alone => None,
             Seat::Shared(shared) => Some(shared),
         };
-        let removed = Removed { key: entry.key, shared };
+        let removed = Removed { _key: entry.key, shared };
         self.tally.ended(removed.followers());
         Some(removed)
     }

@@ -80,6 +80,13 @@ pub enum Abandon {
     },
 }
 
+/// What a watch over a flight that nobody waits for has to do.
+enum Watch {
+    /// Look again then.
+    Until(Tick),
+    Over,
+}
+
 /// A flight cannot be joined.
 pub(super) enum Closed {
     /// It was given up; begin another.
@@ -223,7 +230,7 @@ impl<V: Clone, E> Shared<V, E> {
     /// landed with is kept for as long as this waits. There is one watch per flight, however often callers come and go.
     async fn watch(self: Arc<Self>, within: Duration) {
         let mut slot = None;
-        while let Some(until) = self.patience_ends(within, &mut slot) {
+        while let Watch::Until(until) = self.patience(within, &mut slot) {
             let mut sleep = self.env.sleep_until(until);
             poll_fn(|cx| {
                 let aboard = self.wait(&mut slot, cx.waker());
@@ -231,25 +238,28 @@ impl<V: Clone, E> Shared<V, E> {
             })
             .await;
         }
-        if self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        // Nobody can join any more.
+        if self.callers.load(Ordering::Acquire) == DEAD {
             self.give_up();
         }
     }
 
-    /// When the watch is to look again; `None` if there is nothing to watch for any more, and its slot is free again.
-    fn patience_ends(&self, within: Duration, slot: &mut Option<Slot>) -> Option<Tick> {
+    /// When the watch is to look again; when it is over, its slot is free, and the flight is given up if nobody waits for it.
+    fn patience(&self, within: Duration, slot: &mut Option<Slot>) -> Watch {
         let mut waiting = self.waiting.lock();
         let until = waiting.left_at + within;
         // At the landing the whole list of wakers was taken away.
         let landed = self.is_landed();
         if !landed && self.env.now() < until {
-            return Some(until);
+            return Watch::Until(until);
         }
         waiting.watched = false;
+        // Under the lock that callers leave under: the last to leave later begins a watch of its own.
+        let _ = self.callers.compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire);
         let own = slot.take().filter(|_| !landed).and_then(|slot| waiting.wakers.remove(slot));
         drop(waiting);
         drop(own);
-        None
+        Watch::Over
     }
 
     /// Drops the load, unless it has landed: then it may be lingering, and ends by itself.

@@ -6,6 +6,8 @@
 
 use std::{num::NonZeroU32, task::Waker};
 
+use crate::error::quietly;
+
 /// Slots in a chunk. Half a kilobyte, because asked for more than one glibc's allocator first sweeps up what was freed.
 const CHUNK: usize = 32;
 
@@ -57,10 +59,12 @@ impl Wakers {
         waker
     }
 
-    /// Wakes everybody. To be called on a list that nobody else can reach, with no lock held.
+    /// Wakes everybody, also if one waker panics. To be called on a list that nobody else can reach, with no lock held.
     pub(super) fn wake_all(self) {
         for chunk in self.chunks {
-            chunk.into_iter().flatten().for_each(Waker::wake);
+            for waker in chunk.into_iter().flatten() {
+                quietly(|| waker.wake());
+            }
         }
     }
 

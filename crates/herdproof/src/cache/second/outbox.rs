@@ -117,9 +117,12 @@ where
             return;
         }
         let is_full = outbox.changes.len() >= ROOM;
+        // Dropped when no lock is held: its value may come back here.
+        let mut oldest = None;
         if is_full {
-            let oldest = outbox.changes.pop_front().and_then(|oldest| oldest.subject());
-            outbox.done(oldest.as_ref());
+            oldest = outbox.changes.pop_front();
+            let subject = oldest.as_ref().and_then(Change::subject);
+            outbox.done(subject.as_ref());
         }
         if let Some(subject) = change.subject() {
             *outbox.pending.entry(subject).or_default() += 1;
@@ -127,6 +130,7 @@ where
         outbox.changes.push_back(change);
         let waker = outbox.waker.take();
         drop(outbox);
+        drop(oldest);
         if is_full {
             self.count(&self.tally.dropped, &Event::TierDropped);
         }
