@@ -64,7 +64,7 @@ pub(crate) fn herdproof<C: Clock>(all: All, env: &Env, clock: C) -> impl Fn() ->
     if all == All::Refused {
         assert!(go(&limit, clock), "the first gets in");
     }
-    move || go(&limit.borrowed(), clock)
+    move || go(&limit, clock)
 }
 
 /// With permits that keep the limit alive.
@@ -120,7 +120,7 @@ pub(crate) fn tower() -> impl AsyncFnMut() -> bool {
 
 pub(crate) fn herdproof_keyed<C: Clock>(env: &Env, clock: C) -> impl Fn() -> bool {
     let limits: KeyedRate<u64> = KeyedRate::new(env, ours_keyed());
-    move || go(&limits.of(&any_key()).borrowed(), clock)
+    move || go(&limits.of(&any_key()), clock)
 }
 
 pub(crate) fn governor_keyed() -> impl Fn() -> bool {
