@@ -4,7 +4,7 @@
 use std::{
     pin::pin,
     sync::Arc,
-    task::{Context, Poll, Wake},
+    task::{Context, Poll, Wake, Waker},
 };
 
 use shuttle::{
