@@ -5,7 +5,7 @@
 //!
 //! - **Only within the budget.** Every retry is charged to a [`Budget`] before its backoff. When the budget says no, the
 //!   caller gets the error that was there, at once.
-//! - **Only if it can help.** What is [`Final`](Verdict::Final) is not tried again, nor what our own gates refused without
+//! - **Only if it can help.** What is [`Final`](crate::gate::Verdict::Final) is not tried again, nor what our own gates refused without
 //!   saying when to come back, nor what would come back after the deadline.
 //! - **Only if it is safe.** [`run_at_most_once`](Retry::run_at_most_once) tries again only what was certainly never begun.
 //! - **Only at one layer.** Three layers with three attempts each are 27 calls. A caller that is itself retrying
@@ -13,7 +13,7 @@
 //! - **Never in step.** Delays are drawn from the whole range, and what a server asks for is spread ([`Backoff`]).
 //!
 //! That an attempt was never begun, or that those below have given up, is said by the work, as a [`Failure`], or by the
-//! classifier, as a [`Judgement`].
+//! classifier, as a [`Judgement`](crate::gate::Judgement).
 //!
 //! ```
 //! use herdproof::{Env, gate::{Ask, result}, retry::{Failure, Retry}};

@@ -1,6 +1,6 @@
 //! How much was shared: whether a key is too fine, too coarse, or right.
 
-/// What a [`Group`](super::Group) has done so far.
+/// What a [`Group`](crate::flight::Group) has done so far.
 ///
 /// A key that is too fine (a timestamp in it, a user's id where the answer is the same for all) shows as flights that
 /// nobody ever joins. One that is too coarse shows as more joins than callers could mean.
