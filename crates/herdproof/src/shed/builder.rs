@@ -80,13 +80,13 @@ impl QueueBuilder {
     }
 
     /// Refuses the least important at the door while there is overload, before they stand in the line: whole classes, and
-    /// within a class whole users, for an hour the same ([`Ask::user`]; without one, at random).
+    /// within a class whole users, for an hour the same ([`Ask::user`](crate::gate::Ask::user); without one, at random).
     pub fn cut(mut self) -> QueueBuilder {
         self.cut = true;
         self
     }
 
-    /// Shares the seats fairly by user ([`Ask::user`]; all who have none are one user): what one asks too much, only that one
+    /// Shares the seats fairly by user ([`Ask::user`](crate::gate::Ask::user); all who have none are one user): what one asks too much, only that one
     /// waits for. Default: the order of coming, whoever asks.
     ///
     /// A user may hold four times the seats that are free, so one alone gets four fifths of them, and with up to four seats all
