@@ -17,7 +17,7 @@ use super::{
     follower::Flight,
     id_of,
     landing::Landing,
-    loads::Place,
+    loads::{Place, Removed},
     nest::{self, Chain, FlightId},
     outcome::Ending,
     shared::{Joined, Removal, Shared},
@@ -201,7 +201,7 @@ impl<'a, H: Home> Lead<'a, H> {
         let removed = shard.loads().remove(self.place);
         drop(shard);
         // Before user code runs, which may panic.
-        let company = removed.as_ref().and_then(|removed| removed.shared()).map(Company);
+        let company = removed.as_ref().and_then(Removed::shared).map(Company);
         drop(unneeded);
         if let Some(removed) = removed {
             removed.tell(&self.home.settings().env);
