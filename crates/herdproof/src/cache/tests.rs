@@ -1001,12 +1001,9 @@ fn a_claim_whose_load_never_began_lapses() {
 #[test]
 fn a_load_that_asks_for_its_own_key_when_it_is_started_is_refused_with_a_limit_and_without() {
     for limited in [false, true] {
-        let mut scene = Scene::with(|builder| match limited {
-            true => {
-                let limit = Bulkhead::new(&builder.env, 4);
-                builder.load_limit(limit)
-            }
-            false => builder,
+        let mut scene = Scene::with(|builder| {
+            let limit = Bulkhead::new(&builder.env, 4);
+            if limited { builder.load_limit(limit) } else { builder }
         });
         let cache = scene.cache.clone();
         let load = move || {
