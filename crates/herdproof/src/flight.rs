@@ -148,9 +148,10 @@ where
         F: Future<Output = Result<V, E>> + Send + 'static,
         L: FnOnce() -> F,
     {
-        match self.lead(key) {
-            Ok(lead) => lead.run(load),
-            Err((flight, _)) => flight,
+        let hash = self.0.hasher.hash_one(&key);
+        match follow(&self.0, self.0.shard(hash), hash, &key) {
+            Ok(flight) => flight,
+            Err(shard) => self.begin(shard, hash, key).run(load),
         }
     }
 
@@ -175,7 +176,7 @@ where
         L: FnOnce(Landing<V, E>) -> F,
     {
         match self.lead(key) {
-            Ok(lead) => lead.run_landing(load),
+            Ok(mut lead) => lead.run_landing(load),
             Err((flight, _)) => flight,
         }
     }
@@ -191,7 +192,7 @@ where
         L: FnOnce() -> Result<V, E>,
     {
         match self.lead(key) {
-            Ok(lead) => lead.run_here(load).wait(),
+            Ok(mut lead) => lead.run_here(load).wait(),
             Err((flight, _)) => flight.wait(),
         }
     }
@@ -214,12 +215,15 @@ where
         let hash = self.0.hasher.hash_one(&key);
         match follow(&self.0, self.0.shard(hash), hash, &key) {
             Ok(flight) => Err((flight, key)),
-            Err(shard) => {
-                let lead = Lead::begin(&self.0, shard, hash, key);
-                self.0.settings.env.tell(&Event::Load);
-                Ok(lead)
-            }
+            Err(shard) => Ok(self.begin(shard, hash, key)),
         }
+    }
+
+    #[inline(always)]
+    fn begin(&self, shard: impl DerefMut<Target = Loads<K, V, E>>, hash: u64, key: K) -> Lead<'_, Inner<K, V, E>> {
+        let lead = Lead::begin(&self.0, shard, hash, key);
+        self.0.settings.env.tell(&Event::Load);
+        lead
     }
 }
 

@@ -261,7 +261,7 @@ where
     #[inline(never)]
     fn run_through<F>(
         &self,
-        lead: Leading<'_, K, V, E>,
+        mut lead: Leading<'_, K, V, E>,
         job: Job<K, V, E>,
         fallback: Option<Got<V>>,
         load: impl FnOnce() -> F,

@@ -88,6 +88,13 @@ where
         }))
     }
 
+    /// The leader's.
+    #[inline]
+    pub(super) fn led(shared: Arc<Shared<V, E>>) -> Flight<V, E> {
+        let joined = Joined { led: true, at: shared.env.coarse() };
+        Flight::aboard(shared, joined)
+    }
+
     /// Which flight it is, if it is more than an answer.
     pub(crate) fn place(&self) -> Option<Place> {
         match &self.0 {

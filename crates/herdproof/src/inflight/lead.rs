@@ -20,7 +20,7 @@ use super::{
     loads::{Place, Removed},
     nest::{self, Chain, FlightId},
     outcome::Ending,
-    shared::{Joined, Removal, Shared},
+    shared::{Removal, Shared},
     shared_of,
     slot::{Pinned, Slot, Spare},
 };
@@ -46,31 +46,33 @@ impl<'a, H: Home> Lead<'a, H> {
         key: H::Key,
     ) -> Lead<'a, H> {
         let (place, spare) = shard.loads().begin(hash, key);
+        drop(shard);
         Lead { home, place, spare, owed: true }
     }
 
     /// Polls the load once in place; if it is not ready, it becomes a task that everybody follows.
     #[inline(always)]
-    pub(crate) fn run<F>(mut self, load: impl FnOnce() -> F) -> Flight<H::Value, H::Error>
+    pub(crate) fn run<F>(&mut self, load: impl FnOnce() -> F) -> Flight<H::Value, H::Error>
     where
         F: Future<Output: Into<Ending<H::Value, H::Error>>> + Send + 'static,
     {
         let (mut slot, mut polled) = (self.slot(), Poll::Pending);
         if let Err(payload) = self.poll(&mut slot, &mut polled, load) {
-            return self.panicked(slot, payload);
+            quietly(|| drop(slot));
+            return self.end(Ending::panicked(payload));
         }
         match polled {
             Poll::Ready(output) => {
                 self.leave(slot);
                 self.end(output.into())
             }
-            Poll::Pending => self.spawn(slot.into_load()),
+            Poll::Pending => Flight::led(self.spawn_shared(slot.into_load())),
         }
     }
 
     /// As [`run`](Lead::run), with a load that may land before it is over.
     pub(crate) fn run_landing<F>(
-        mut self,
+        &mut self,
         load: impl FnOnce(Landing<H::Value, H::Error>) -> F,
     ) -> Flight<H::Value, H::Error>
     where
@@ -122,29 +124,28 @@ impl<'a, H: Home> Lead<'a, H> {
         self.spare = self.spare.take().or(left);
     }
 
-    #[cold]
-    fn panicked<F: Send + 'static>(
-        &mut self,
-        slot: Slot<F>,
-        payload: Box<dyn Any + Send>,
-    ) -> Flight<H::Value, H::Error> {
-        quietly(|| drop(slot));
-        self.end(Ending::panicked(payload))
-    }
-
     /// Runs the load, which was not ready, as a task that ends it for everybody.
     pub(crate) fn spawn<F>(&mut self, load: F) -> Flight<H::Value, H::Error>
     where
         F: Future<Output: Into<Ending<H::Value, H::Error>>> + Unpin + Send + 'static,
     {
+        Flight::led(self.spawn_shared(load))
+    }
+
+    /// As [`Company::tell`]: what the `Flight` is made of.
+    #[inline(never)]
+    fn spawn_shared<F>(&mut self, load: F) -> Arc<Shared<H::Value, H::Error>>
+    where
+        F: Future<Output: Into<Ending<H::Value, H::Error>>> + Unpin + Send + 'static,
+    {
         let lead = self.own();
-        let (chain, flight) = (Chain::around([lead.id]), lead.follow());
+        let (chain, shared) = (Chain::around([lead.id]), Arc::clone(&lead.flight.shared));
         LoadTask { load: Some(load), chain, lead }.spawn();
-        flight
+        shared
     }
 
     /// Runs the load to its end on this thread.
-    pub(crate) fn run_here(mut self, load: impl FnOnce() -> Result<H::Value, H::Error>) -> Flight<H::Value, H::Error> {
+    pub(crate) fn run_here(&mut self, load: impl FnOnce() -> Result<H::Value, H::Error>) -> Flight<H::Value, H::Error> {
         let ended = nest::within(id_of(self.home, self.place), || catch_unwind(AssertUnwindSafe(load)));
         self.end(ended.map_or_else(Ending::panicked, Ending::from))
     }
@@ -181,7 +182,7 @@ impl<'a, H: Home> Lead<'a, H> {
     pub(crate) fn end(&mut self, ending: Ending<H::Value, H::Error>) -> Flight<H::Value, H::Error> {
         match self.close(|_| ()) {
             None => Flight::alone(ending),
-            Some(shared) => shared.land(ending),
+            Some(company) => company.land(ending),
         }
     }
 
@@ -235,11 +236,16 @@ impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Drop for Compan
 
 impl<V: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Company<V, E> {
     /// Tells everybody how the load ended; the leader's part of it comes back.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn land(self, ending: Ending<V, E>) -> Flight<V, E> {
+        Flight::led(self.tell(ending))
+    }
+
+    /// Gives what the leader's `Flight` is made of, not the `Flight`: so that of a leader without followers stays in registers.
+    #[inline(never)]
+    fn tell(self, ending: Ending<V, E>) -> Arc<Shared<V, E>> {
         self.0.land(ending);
-        let joined = Joined { led: true, at: self.0.env.coarse() };
-        Flight::aboard(Arc::clone(&self.0), joined)
+        Arc::clone(&self.0)
     }
 }
 
@@ -287,8 +293,7 @@ impl<V: Clone, E> OwnedLead<V, E> {
         V: Send + Sync + 'static,
         E: Send + Sync + 'static,
     {
-        let joined = Joined { led: true, at: self.flight.shared.env.coarse() };
-        Flight::aboard(Arc::clone(&self.flight.shared), joined)
+        Flight::led(Arc::clone(&self.flight.shared))
     }
 
     /// The right to land it before the load is over. Whatever becomes of that, the obligation stays here.
