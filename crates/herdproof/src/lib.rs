@@ -72,7 +72,6 @@ mod keyed;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limit;
-mod prefetch;
 pub mod retry;
 pub mod schedule;
 pub mod shed;

@@ -137,10 +137,7 @@ where
     {
         let locked = self.locked(hash);
         let shard = locked.write();
-        let Some(found) = shard.get(hash, key) else {
-            shard.entries.prefetch_for_put(hash);
-            return Err(shard);
-        };
+        let Some(found) = shard.get(hash, key) else { return Err(shard) };
         locked.was_read();
         Ok(found)
     }

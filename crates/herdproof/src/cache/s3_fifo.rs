@@ -24,10 +24,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::entry::Entry;
-use crate::{
-    env::{MapHasher, Tick},
-    prefetch::prefetch,
-};
+use crate::env::{MapHasher, Tick};
 
 /// The percentage of the room that is for the main part.
 const MAIN: u64 = 97;
@@ -184,26 +181,6 @@ where
             self.states[bucket].store(state.0 + 1, Relaxed);
         }
         self.items.get_bucket(bucket).map(|item| (&item.entry, state))
-    }
-
-    /// Prefetches what [`put`](S3Fifo::put) is going to look at: the ghosts of this hash, and the entry that is likely to be
-    /// evicted. They are anywhere in memory, and come while the load runs: a
-    /// tenth of a miss or more (`bench cache`, `miss`).
-    #[inline(always)]
-    pub(super) fn prefetch_for_put(&self, hash: u64) {
-        let sets = self.ghosts.len();
-        if sets == 0 {
-            return;
-        }
-        prefetch(&self.ghosts[ghost(hash, sets).0]);
-        if self.weight >= self.room
-            && let Some((oldest, its_hash)) = self.small.front()
-            && let Some(item) = self.items.get_bucket(*oldest)
-        {
-            prefetch(item);
-            prefetch(&self.states[*oldest]);
-            prefetch(&self.ghosts[ghost(*its_hash, sets).0]);
-        }
     }
 
     /// Claims the refresh of an entry until then; false if somebody has claimed it, or it is gone. Until the claim lapses or the
