@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::{
     entry::{Entry, Life},
     fill::Loaded,
-    s3_fifo::{Gone, S3Fifo, Scales, State, Weigh},
+    s3_fifo::{Gone, Item, S3Fifo, Scales, State, Weigh},
 };
 use crate::{
     bravo::{BiasedRwLock, WriteGuard},
@@ -166,13 +166,13 @@ where
         let (hash, mut gone) = (self.hash(&key), Gone::default());
         let mut shard = self.shard(hash);
         shard.loads().forget(hash, &key);
-        shard.entries.put(hash, key, entry, &self.scales, &mut gone);
+        shard.entries.put(hash, Item { key, entry }, &self.scales, &mut gone);
         drop(shard);
         gone
     }
 
     /// Removes an entry. A load of it that is in progress fills nothing.
-    pub(super) fn remove<Q>(&self, key: &Q) -> Option<(K, Entry<V, E>)>
+    pub(super) fn remove<Q>(&self, key: &Q) -> Option<Item<K, V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -184,7 +184,7 @@ where
     }
 
     /// Removes an entry because it is of no more use. Loads of it are not concerned.
-    pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<(K, Entry<V, E>)> {
+    pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<Item<K, V, E>> {
         let hash = self.hash(key);
         self.shard(hash).entries.remove_if(hash, |other| other == key, may, &self.scales)
     }

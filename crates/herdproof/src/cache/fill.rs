@@ -19,7 +19,7 @@ use super::{
     load::{Answer, Job},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
-    s3_fifo::Gone,
+    s3_fifo::{Gone, Item},
     stats::count,
     tags::{Mark, Tag},
 };
@@ -111,7 +111,7 @@ where
             match self.cargo.take() {
                 Some((key, Some(mut entry))) if is_current(&entry) => {
                     cache.doubt(&key, &mut entry, self.asked);
-                    shard.entries.put(hash, key, entry, &cache.engine.scales, &mut self.gone);
+                    shard.entries.put(hash, Item { key, entry }, &cache.engine.scales, &mut self.gone);
                 }
                 Some((key, entry)) => {
                     shard.entries.unclaim(hash, &key);
@@ -126,7 +126,7 @@ where
 
     /// Counts what became of it, without the lock. A panic in [`put`](Fill::put) is what the load has come to.
     #[inline(always)]
-    pub(super) fn done(mut self, cache: &Inner<K, V, E>, loaded: Loaded<V, E>) -> Loaded<V, E> {
+    pub(super) fn done(&mut self, cache: &Inner<K, V, E>, loaded: Loaded<V, E>) -> Loaded<V, E> {
         if self.is_fenced {
             cache.count_fenced();
         }
