@@ -101,7 +101,7 @@ where
     /// Puts the entry in, unless the key was invalidated or set, or one of its tags expired, since the load began. If nothing is
     /// put in, what is there may be refreshed again at once.
     ///
-    /// A weigher, or the key's `Eq`, may panic; [`done`](Fill::done) says so.
+    /// A weigher, or the key's `Eq`, may panic; [`done`](Fill::done) gives that panic.
     #[inline(always)]
     pub(super) fn put(&mut self, cache: &Inner<K, V, E>, shard: &mut Shard<K, V, E>) {
         let hash = self.place.hash;
@@ -126,14 +126,14 @@ where
 
     /// Counts what became of it, without the lock. A panic in [`put`](Fill::put) is what the load has come to.
     #[inline(always)]
-    pub(super) fn done(&mut self, cache: &Inner<K, V, E>, loaded: Loaded<V, E>) -> Loaded<V, E> {
+    pub(super) fn done(&mut self, cache: &Inner<K, V, E>) -> Result<(), Loaded<V, E>> {
         if self.is_fenced {
             cache.count_fenced();
         }
         cache.count_put(&self.gone);
         match self.panic.take() {
-            None => loaded,
-            Some(payload) => Loaded::Panicked(Arc::new(Panic::new(payload))),
+            None => Ok(()),
+            Some(payload) => Err(Loaded::Panicked(Arc::new(Panic::new(payload)))),
         }
     }
 }
@@ -148,14 +148,14 @@ where
     pub(super) fn fill(&self, job: Job<K, V, E>, outcome: Outcome<V, E>) -> Loaded<V, E> {
         let (mut fill, loaded) = Fill::at_end(job, outcome);
         fill.put(self, &mut self.shard(fill.place.hash));
-        fill.done(self, loaded)
+        fill.done(self).err().unwrap_or(loaded)
     }
 
     /// Puts an entry in while the load goes on.
     pub(super) fn fill_meanwhile(&self, job: &Job<K, V, E>, entry: Entry<V, E>, loaded: Loaded<V, E>) -> Loaded<V, E> {
         let mut fill = Fill::new(job.key.clone(), (job.place, job.asked, job.mark), Some(entry));
         fill.put(self, &mut self.shard(job.place.hash));
-        fill.done(self, loaded)
+        fill.done(self).err().unwrap_or(loaded)
     }
 
     /// Nothing was put in: what is there may be refreshed again at once.
@@ -170,24 +170,19 @@ where
 }
 
 impl<K: Hash, V: Clone, E> Inner<K, V, E> {
-    /// What the origin's answer means for those who wait and for memory.
+    /// The outcome of a load that gave a plain value, which most do.
     #[inline(always)]
-    pub(super) fn outcome(&self, job: &Job<K, V, E>, answer: Answer<Load<V>, E>, span: Span) -> Outcome<V, E> {
-        match answer {
-            Answer::Gave(Load::Value(value)) => {
-                let took = took(job, span);
-                let terms = job.policy.as_deref().map_or(self.terms, Terms::of);
-                let entry = Entry::plain(span.to, terms, self.lives.nth(job.place.number), took, value.clone());
-                Outcome { loaded: Loaded::Value { value, born: span.to, way: Way::Loaded }, entry: Some(entry) }
-            }
-            answer => self.rare_outcome(job, answer, span),
-        }
+    pub(super) fn plain(&self, job: &Job<K, V, E>, value: V, span: Span) -> Outcome<V, E> {
+        let terms = job.policy.as_deref().map_or(self.terms, Terms::of);
+        let draw = self.lives.nth(job.place.number);
+        let entry = Entry::plain(span.to, terms, draw, took(job, span), value.clone());
+        Outcome { loaded: Loaded::Value { value, born: span.to, way: Way::Loaded }, entry: Some(entry) }
     }
 
-    #[inline(never)]
-    fn rare_outcome(&self, job: &Job<K, V, E>, answer: Answer<Load<V>, E>, span: Span) -> Outcome<V, E> {
+    /// What the origin's answer means for those who wait and for memory.
+    pub(super) fn outcome(&self, job: &Job<K, V, E>, answer: Answer<Load<V>, E>, span: Span) -> Outcome<V, E> {
         match answer {
-            Answer::Gave(Load::Value(value)) => self.kept(job, value, &Keep::default(), span),
+            Answer::Gave(Load::Value(value)) => self.plain(job, value, span),
             Answer::Gave(Load::With(value, keep)) => self.kept(job, value, &keep, span),
             Answer::Gave(Load::Uncached(value)) => {
                 Outcome { loaded: Loaded::Value { value, born: span.to, way: Way::Loaded }, entry: None }

@@ -7,7 +7,7 @@ use super::{
     call::{Call, Started, spanned},
     engine::Found,
     entry::{Entry, Life, Phase},
-    fill::{Fill, Loaded},
+    fill::{Fill, Loaded, Outcome},
     get::Get,
     lookup::Due,
     outcome::{Got, Load, Prior},
@@ -20,7 +20,7 @@ use crate::{
     error::{Panic, quietly},
     event::Event,
     gate::{Refusal, Span},
-    inflight::{Ending, Flight, HasLoads, Lead, Place, follow},
+    inflight::{Company, Ending, Flight, HasLoads, Lead, Place, follow},
 };
 
 /// A claim on a refresh stands for at least this long.
@@ -227,33 +227,72 @@ where
     {
         let cache = &self.0;
         let (mut slot, mut polled) = (lead.slot(), Poll::Pending);
-        let answer = match lead.poll(&mut slot, &mut polled, || spanned(load())) {
-            Err(payload) => {
-                quietly(|| drop(slot));
-                cache.panicked(payload)
+        if let Err(payload) = lead.poll(&mut slot, &mut polled, || spanned(load())) {
+            quietly(|| drop(slot));
+            return self.end_rarely(lead, job, cache.panicked(payload), fallback);
+        }
+        match polled {
+            Poll::Ready(Ok(Load::Value(value))) => {
+                lead.leave(slot);
+                let outcome = cache.plain(&job, value, cache.span_of(&job));
+                self.end(lead, job, outcome, fallback)
             }
-            Ok(()) => match polled {
-                Poll::Ready(found) => {
-                    lead.leave(slot);
-                    cache.answered(Some(found))
-                }
-                Poll::Pending => {
-                    let (asked, patience) = (job.asked, cache.patience(job.policy.as_deref(), job.asked));
-                    let timeout = cache.policy(job.policy.as_deref()).load_timeout;
-                    let call = Call::under_way(job.purpose, asked, timeout, slot.into_load());
-                    let flight = lead.spawn(Box::pin(Arc::clone(cache).run(job, call)));
-                    return Get::waiting(cache.env(), flight, fallback, patience);
-                }
-            },
-        };
-        let span = Span { from: job.asked, to: cache.env().coarse() };
-        let outcome = cache.outcome(&job, answer, span);
+            Poll::Ready(found) => {
+                lead.leave(slot);
+                self.end_rarely(lead, job, cache.answered(Some(found)), fallback)
+            }
+            Poll::Pending => {
+                let (asked, patience) = (job.asked, cache.patience(job.policy.as_deref(), job.asked));
+                let timeout = cache.policy(job.policy.as_deref()).load_timeout;
+                let call = Call::under_way(job.purpose, asked, timeout, slot.into_load());
+                let flight = lead.spawn(Box::pin(Arc::clone(cache).run(job, call)));
+                Get::waiting(cache.env(), flight, fallback, patience)
+            }
+        }
+    }
+
+    /// Fills in place. One copy of this is for plain values, so that their parts stay in registers (`bench cache`, `miss`).
+    #[inline(always)]
+    fn end(
+        &self,
+        mut lead: Leading<'_, K, V, E>,
+        job: Job<K, V, E>,
+        outcome: Outcome<V, E>,
+        fallback: Option<Got<V>>,
+    ) -> Get<V, E> {
+        let cache = &self.0;
         let (mut fill, loaded) = Fill::at_end(job, outcome);
         let company = lead.close(|shard| fill.put(cache, shard));
-        let loaded = fill.done(cache, loaded);
+        match (fill.done(cache), company) {
+            (Ok(()), None) => Get::led(loaded, fallback, cache.env()),
+            (Ok(()), company) => self.land(company, loaded, fallback),
+            (Err(panicked), company) => self.land(company, panicked, fallback),
+        }
+    }
+
+    /// As [`end`](Cache::end), for anything but a plain value.
+    #[inline(never)]
+    fn end_rarely(
+        &self,
+        lead: Leading<'_, K, V, E>,
+        job: Job<K, V, E>,
+        answer: Answer<Load<V>, E>,
+        fallback: Option<Got<V>>,
+    ) -> Get<V, E> {
+        let outcome = self.0.outcome(&job, answer, self.0.span_of(&job));
+        self.end(lead, job, outcome, fallback)
+    }
+
+    #[inline(never)]
+    fn land(
+        &self,
+        company: Option<Company<Loaded<V, E>, Infallible>>,
+        loaded: Loaded<V, E>,
+        fallback: Option<Got<V>>,
+    ) -> Get<V, E> {
         match company {
-            None => Get::led(loaded, fallback, cache.env()),
-            Some(company) => Get::waiting(cache.env(), company.land(Ending::Value(loaded)), fallback, None),
+            None => Get::led(loaded, fallback, self.0.env()),
+            Some(company) => Get::waiting(self.0.env(), company.land(Ending::Value(loaded)), fallback, None),
         }
     }
 
@@ -344,6 +383,11 @@ where
     fn prior(&self, entry: Entry<V, E>, life: Life, own: Option<&Policy>, now: Tick) -> Option<Entry<V, E>> {
         let of_use = entry.value().is_some() && life.phase(now, self.policy(own).keep) != Phase::Gone;
         of_use.then(|| Entry::new(life, entry.into_content()))
+    }
+
+    /// From when a load was asked for until now.
+    fn span_of(&self, job: &Job<K, V, E>) -> Span {
+        Span { from: job.asked, to: self.env().coarse() }
     }
 
     /// Whether loads go neither through a gate nor through a second tier.
