@@ -24,7 +24,7 @@ use std::{
 
 pub use follower::Flight;
 pub use landing::{Landing, Linger};
-pub(crate) use lead::{Company, Lead, OwnedLead};
+pub(crate) use lead::{Lead, OwnedLead};
 pub(crate) use loads::{Loads, Place};
 pub(crate) use nest::Chain;
 use nest::FlightId;

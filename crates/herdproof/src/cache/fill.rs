@@ -5,9 +5,7 @@
 //! and the entry is put in. So either the load is hidden and nothing is put in, or what was put in is removed.
 
 use std::{
-    any::Any,
     hash::{DefaultHasher, Hash, Hasher},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -76,7 +74,6 @@ pub(super) struct Fill<K, V, E> {
     mark: Mark,
     gone: Gone<K, V, E>,
     is_fenced: bool,
-    panic: Option<Box<dyn Any + Send>>,
 }
 
 impl<K, V, E> Fill<K, V, E>
@@ -88,7 +85,7 @@ where
     #[inline(always)]
     fn new(key: K, job: (Place, Tick, Mark), entry: Option<Entry<V, E>>) -> Fill<K, V, E> {
         let (place, asked, mark) = job;
-        Fill { cargo: Some((key, entry)), place, asked, mark, gone: Gone::default(), is_fenced: false, panic: None }
+        Fill { cargo: Some((key, entry)), place, asked, mark, gone: Gone::default(), is_fenced: false }
     }
 
     /// The fill of a load that has ended, and what those who wait are told.
@@ -101,40 +98,33 @@ where
     /// Puts the entry in, unless the key was invalidated or set, or one of its tags expired, since the load began. If nothing is
     /// put in, what is there may be refreshed again at once.
     ///
-    /// A weigher, or the key's `Eq`, may panic; [`done`](Fill::done) gives that panic.
+    /// A weigher, or the key's `Eq`, may panic here; then nothing is put in, and the lead ends the load for everybody.
     #[inline(always)]
     pub(super) fn put(&mut self, cache: &Inner<K, V, E>, shard: &mut Shard<K, V, E>) {
         let hash = self.place.hash;
-        let put = || {
-            let is_known = shard.loads().is_findable(self.place);
-            let is_current = |entry: &Entry<V, E>| is_known && !cache.tags.expired_since(entry.tags(), self.mark);
-            match self.cargo.take() {
-                Some((key, Some(mut entry))) if is_current(&entry) => {
-                    cache.doubt(&key, &mut entry, self.asked);
-                    shard.entries.put(hash, Item { key, entry }, &cache.engine.scales, &mut self.gone);
-                }
-                Some((key, entry)) => {
-                    shard.entries.unclaim(hash, &key);
-                    self.is_fenced = entry.is_some();
-                    self.cargo = Some((key, entry));
-                }
-                None => {}
+        let is_known = shard.loads().is_findable(self.place);
+        let is_current = |entry: &Entry<V, E>| is_known && !cache.tags.expired_since(entry.tags(), self.mark);
+        match self.cargo.take() {
+            Some((key, Some(mut entry))) if is_current(&entry) => {
+                cache.doubt(&key, &mut entry, self.asked);
+                shard.entries.put(hash, Item { key, entry }, &cache.engine.scales, &mut self.gone);
             }
-        };
-        self.panic = catch_unwind(AssertUnwindSafe(put)).err();
+            Some((key, entry)) => {
+                shard.entries.unclaim(hash, &key);
+                self.is_fenced = entry.is_some();
+                self.cargo = Some((key, entry));
+            }
+            None => {}
+        }
     }
 
-    /// Counts what became of it, without the lock. A panic in [`put`](Fill::put) is what the load has come to.
+    /// Counts what became of it, without the lock.
     #[inline(always)]
-    pub(super) fn done(&mut self, cache: &Inner<K, V, E>) -> Result<(), Loaded<V, E>> {
+    pub(super) fn count(&self, cache: &Inner<K, V, E>) {
         if self.is_fenced {
             cache.count_fenced();
         }
         cache.count_put(&self.gone);
-        match self.panic.take() {
-            None => Ok(()),
-            Some(payload) => Err(Loaded::Panicked(Arc::new(Panic::new(payload)))),
-        }
     }
 }
 
@@ -148,14 +138,15 @@ where
     pub(super) fn fill(&self, job: Job<K, V, E>, outcome: Outcome<V, E>) -> Loaded<V, E> {
         let (mut fill, loaded) = Fill::at_end(job, outcome);
         fill.put(self, &mut self.shard(fill.place.hash));
-        fill.done(self).err().unwrap_or(loaded)
+        fill.count(self);
+        loaded
     }
 
     /// Puts an entry in while the load goes on.
-    pub(super) fn fill_meanwhile(&self, job: &Job<K, V, E>, entry: Entry<V, E>, loaded: Loaded<V, E>) -> Loaded<V, E> {
+    pub(super) fn fill_meanwhile(&self, job: &Job<K, V, E>, entry: Entry<V, E>) {
         let mut fill = Fill::new(job.key.clone(), (job.place, job.asked, job.mark), Some(entry));
         fill.put(self, &mut self.shard(job.place.hash));
-        fill.done(self).err().unwrap_or(loaded)
+        fill.count(self);
     }
 
     /// Nothing was put in: what is there may be refreshed again at once.

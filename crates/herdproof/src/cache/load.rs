@@ -20,7 +20,7 @@ use crate::{
     error::{Panic, quietly},
     event::Event,
     gate::{Refusal, Span},
-    inflight::{Company, Ending, Flight, HasLoads, Lead, Place, follow},
+    inflight::{Ending, Flight, HasLoads, Lead, Place, follow},
 };
 
 /// A claim on a refresh stands for at least this long.
@@ -229,17 +229,17 @@ where
         let (mut slot, mut polled) = (lead.slot(), Poll::Pending);
         if let Err(payload) = lead.poll(&mut slot, &mut polled, || spanned(load())) {
             quietly(|| drop(slot));
-            return self.end_rarely(lead, job, cache.panicked(payload), fallback);
+            return self.end_rarely(&mut lead, job, cache.panicked(payload), fallback);
         }
         match polled {
             Poll::Ready(Ok(Load::Value(value))) => {
                 lead.leave(slot);
                 let outcome = cache.plain(&job, value, cache.span_of(&job));
-                self.end(lead, job, outcome, fallback)
+                self.end(&mut lead, job, outcome, fallback)
             }
             Poll::Ready(found) => {
                 lead.leave(slot);
-                self.end_rarely(lead, job, cache.answered(Some(found)), fallback)
+                self.end_rarely(&mut lead, job, cache.answered(Some(found)), fallback)
             }
             Poll::Pending => {
                 let (asked, patience) = (job.asked, cache.patience(job.policy.as_deref(), job.asked));
@@ -255,7 +255,7 @@ where
     #[inline(always)]
     fn end(
         &self,
-        mut lead: Leading<'_, K, V, E>,
+        lead: &mut Leading<'_, K, V, E>,
         job: Job<K, V, E>,
         outcome: Outcome<V, E>,
         fallback: Option<Got<V>>,
@@ -263,10 +263,10 @@ where
         let cache = &self.0;
         let (mut fill, loaded) = Fill::at_end(job, outcome);
         let company = lead.close(|shard| fill.put(cache, shard));
-        match (fill.done(cache), company) {
-            (Ok(()), None) => Get::led(loaded, fallback, cache.env()),
-            (Ok(()), company) => self.land(company, loaded, fallback),
-            (Err(panicked), company) => self.land(company, panicked, fallback),
+        fill.count(cache);
+        match company {
+            None => Get::led(loaded, fallback, cache.env()),
+            Some(company) => Get::waiting(cache.env(), company.land(Ending::Value(loaded)), fallback, None),
         }
     }
 
@@ -274,26 +274,13 @@ where
     #[inline(never)]
     fn end_rarely(
         &self,
-        lead: Leading<'_, K, V, E>,
+        lead: &mut Leading<'_, K, V, E>,
         job: Job<K, V, E>,
         answer: Answer<Load<V>, E>,
         fallback: Option<Got<V>>,
     ) -> Get<V, E> {
         let outcome = self.0.outcome(&job, answer, self.0.span_of(&job));
         self.end(lead, job, outcome, fallback)
-    }
-
-    #[inline(never)]
-    fn land(
-        &self,
-        company: Option<Company<Loaded<V, E>, Infallible>>,
-        loaded: Loaded<V, E>,
-        fallback: Option<Got<V>>,
-    ) -> Get<V, E> {
-        match company {
-            None => Get::led(loaded, fallback, self.0.env()),
-            Some(company) => Get::waiting(self.0.env(), company.land(Ending::Value(loaded)), fallback, None),
-        }
     }
 
     /// Runs a load through the gate, or through the second tier.

@@ -21,7 +21,7 @@ use std::{
     },
 };
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry as TableEntry};
 
 use super::entry::Entry;
 use crate::env::{MapHasher, Tick};
@@ -214,9 +214,16 @@ where
             gone.keep(item);
             return;
         }
-        match self.items.find_bucket_index(hash, |other| other.key == item.key) {
-            Some(bucket) => self.replace(bucket, item, weight, scales, gone),
-            None => self.insert(hash, item, weight, scales),
+        self.make_bucket(scales);
+        match self.items.entry(hash, |other| other.key == item.key, |other| scales.hash(&other.key)) {
+            TableEntry::Occupied(found) => {
+                let bucket = found.bucket_index();
+                self.replace(bucket, item, weight, scales, gone);
+            }
+            TableEntry::Vacant(free) => {
+                let bucket = free.insert(item).bucket_index();
+                self.inserted(bucket, hash, weight);
+            }
         }
         self.make_room(scales, gone);
     }
@@ -243,12 +250,10 @@ where
         gone.keep(new);
     }
 
+    /// An item of this weight was inserted into this bucket.
     #[inline]
-    fn insert(&mut self, hash: u64, item: Item<K, V, E>, weight: u64, scales: &Scales<K, V>) {
-        self.make_bucket(scales);
+    fn inserted(&mut self, bucket: usize, hash: u64, weight: u64) {
         let is_main = self.main_weight.saturating_add(weight) <= self.main_room || self.takes_ghost(hash);
-        let item = self.items.insert_unique(hash, item, |item| scales.hash(&item.key));
-        let bucket = item.bucket_index();
         *self.states[bucket].get_mut() = if is_main { 0 } else { State::SMALL };
         self.weight = self.weight.saturating_add(weight);
         if is_main {

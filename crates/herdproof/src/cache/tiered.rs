@@ -187,11 +187,11 @@ where
         });
         // What is only for those who wait has no time at all.
         if is_servable {
-            self.cache.fill_meanwhile(&self.job, Entry::new(life, content), loaded)
+            self.cache.fill_meanwhile(&self.job, Entry::new(life, content));
         } else {
             self.cache.unclaim(&self.job);
-            loaded
         }
+        loaded
     }
 
     /// Serves what the tier has, if it may be served, while it is loaded again; else keeps it in case that fails.
@@ -203,8 +203,8 @@ where
             && matches!(ashore, Ashore::Waiting(_))
         {
             let way = if held.past.is_zero() { Way::Tier } else { Way::Stale };
-            let loaded = Loaded::Value { value, born, way };
-            ashore.tell(self.cache.fill_meanwhile(&self.job, entry.clone(), loaded));
+            self.cache.fill_meanwhile(&self.job, entry.clone());
+            ashore.tell(Loaded::Value { value, born, way });
         }
         // What is in memory is the newer one if it was loaded while the tier was away.
         if self.job.prior.as_ref().is_none_or(|prior| prior.life().born() < born) {
@@ -236,14 +236,11 @@ where
             self.take_meanwhile(&held, at, &mut Ashore::Nobody);
         }
         let kept = self.job.prior.as_ref().and_then(|prior| self.servable(prior, at));
-        let loaded = kept.unwrap_or(Loaded::Elsewhere(failure.why));
         match self.cache.put_off(&self.job, at) {
-            Some(put_off) => self.cache.fill_meanwhile(&self.job, put_off, loaded),
-            None => {
-                self.cache.unclaim(&self.job);
-                loaded
-            }
+            Some(put_off) => self.cache.fill_meanwhile(&self.job, put_off),
+            None => self.cache.unclaim(&self.job),
         }
+        kept.unwrap_or(Loaded::Elsewhere(failure.why))
     }
 
     fn servable(&self, prior: &Entry<V, E>, now: Tick) -> Option<Loaded<V, E>> {
