@@ -198,13 +198,7 @@ where
 
     /// Puts an entry in, or another in its place.
     #[inline]
-    pub(super) fn put(
-        &mut self,
-        hash: u64,
-        item: Item<K, V, E>,
-        scales: &Scales<K, V>,
-        gone: &mut Gone<K, V, E>,
-    ) {
+    pub(super) fn put(&mut self, hash: u64, item: Item<K, V, E>, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) {
         let weight = scales.weight(&item);
         if weight > self.main_room.max(1) {
             if let Some(old) = self.remove_if(hash, |other| *other == item.key, |_| true, scales) {
