@@ -207,14 +207,14 @@ pub trait Sizer: Send + Sync {
     /// How many may be under way at present.
     fn limit(&self) -> u32;
 
-    /// Somebody was let in.
-    fn begun(&self);
+    /// Somebody was let in. Only needed by those that count themselves.
+    fn begun(&self) {}
 
-    /// It is known how it went.
-    fn over(&self, verdict: &Verdict, span: Span);
+    /// It is known how it went, while so many were inside, this one among them.
+    fn over(&self, verdict: &Verdict, span: Span, inside: u32);
 
     /// What was begun at this tick was cancelled.
-    fn cancelled(&self, from: Tick);
+    fn cancelled(&self, _from: Tick) {}
 
     /// Somebody was not let in at once, because as many were under way as may be.
     fn binds(&self);

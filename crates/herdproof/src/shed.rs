@@ -159,7 +159,7 @@ impl Queue {
 
     /// How many are inside.
     pub fn inside(&self) -> u32 {
-        self.0.word.load(Relaxed) & INSIDE
+        self.0.inside()
     }
 
     /// How many wait.
@@ -291,6 +291,10 @@ impl Inner {
         if let Some(cut) = &self.cut {
             cut.waited(now - who.since, shed);
         }
+    }
+
+    fn inside(&self) -> u32 {
+        self.word.load(Relaxed) & INSIDE
     }
 
     /// Whether what is let in now would be done too late. If nobody else is inside, it is tried all the same: were nobody

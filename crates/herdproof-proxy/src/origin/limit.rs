@@ -209,7 +209,7 @@ impl Sizer for Limit {
     }
 
     /// What became of it was [learned](Limit::learn) before, with whose it was.
-    fn over(&self, _: &Verdict, _: Span) {
+    fn over(&self, _: &Verdict, _: Span, _: u32) {
         self.0.in_flight.fetch_sub(1, Relaxed);
     }
 

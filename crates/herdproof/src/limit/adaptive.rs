@@ -172,7 +172,7 @@ impl AdaptiveLimit {
         self.0.limit.load(Relaxed)
     }
 
-    /// How much is under way.
+    /// How much is under way; what a [`Queue`](crate::shed::Queue) that follows this limit lets in, the queue counts.
     pub fn in_flight(&self) -> u32 {
         self.0.in_flight.load(Relaxed)
     }
@@ -204,10 +204,14 @@ impl Inner {
         }
     }
 
-    /// One that was let in at this time is over.
+    /// One that was let in is over.
     #[inline]
     fn leave(&self, cost: u32, verdict: &Verdict, span: Span) {
-        let in_flight = self.in_flight.fetch_sub(cost, Relaxed);
+        self.learn(verdict, span, self.in_flight.fetch_sub(cost, Relaxed));
+    }
+
+    #[inline]
+    fn learn(&self, verdict: &Verdict, span: Span, in_flight: u32) {
         match verdict {
             // A request that was at fault itself has had its answer, in the time that it takes.
             Verdict::Ok | Verdict::Final => self.sight.success(span.took(), in_flight),
@@ -361,16 +365,8 @@ impl Sizer for AdaptiveLimit {
         AdaptiveLimit::limit(self)
     }
 
-    fn begun(&self) {
-        self.0.in_flight.fetch_add(1, Relaxed);
-    }
-
-    fn over(&self, verdict: &Verdict, span: Span) {
-        self.0.leave(1, verdict, span);
-    }
-
-    fn cancelled(&self, _from: Tick) {
-        self.0.cancel(1);
+    fn over(&self, verdict: &Verdict, span: Span, inside: u32) {
+        self.0.learn(verdict, span, inside);
     }
 
     fn binds(&self) {

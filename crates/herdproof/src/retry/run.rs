@@ -1,13 +1,6 @@
 //! One operation: its first attempt, and those after it.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-
-use pin_project_lite::pin_project;
+use std::{future::Future, time::Duration};
 
 use super::{
     Rules,
@@ -17,10 +10,10 @@ use super::{
 use crate::{
     backoff::{Delays, RetryAfter},
     budget::{Extra, Spend},
-    env::{Env, Rng, Sleep, Tick},
+    env::{Env, Rng, Tick},
     event::Event,
     gate::{Ask, Classify, Judgement, Refusal, Verdict, Why},
-    timeout::{by, cut_off},
+    timeout::by,
 };
 
 /// What is to be done, and by which rules.
@@ -34,81 +27,25 @@ pub(super) struct Operation<'a, C, W> {
 }
 
 #[inline]
-pub(super) fn start<T, E, C, F, W>(operation: Operation<'_, C, W>) -> impl Future<Output = Result<T, GaveUp<E>>>
+pub(super) fn start<'a, T, E, C, F, W>(mut operation: Operation<'a, C, W>) -> impl Future<Output = Result<T, GaveUp<E>>>
 where
     C: Classify<T, E>,
     F: Future<Output = Result<T, Failure<E>>>,
     W: FnMut(Ask) -> F,
 {
-    Run { operation: Some(operation), step: Step::Unbegun, again: Operation::again }
-}
-
-pin_project! {
-    /// The first attempt, and whatever comes after it. Written by hand, because an async block keeps all that it might need
-    /// in memory from the beginning, and most operations need none of it: their first attempt succeeds. Gains 15 % (`toolbox
-    /// retry`, coarse).
-    struct Run<'a, C, W, F, A, G> {
-        // Taken when there is more to do than the first attempt.
-        operation: Option<Operation<'a, C, W>>,
-        #[pin]
-        step: Step<F, A>,
-        // `Operation::again`, whose future has no name.
-        again: G,
-    }
-}
-
-pin_project! {
-    #[project = StepProjected]
-    enum Step<F, A> {
-        Unbegun,
-        // What `By` would be made of beside this is in the operation.
-        First { #[pin] work: F, sleep: Option<Sleep> },
-        // On the heap, because most operations never come to it, and all of them would carry it.
-        Again { again: Pin<Box<A>> },
-    }
-}
-
-impl<'a, T, E, C, W, F, A, G> Future for Run<'a, C, W, F, A, G>
-where
-    C: Classify<T, E>,
-    F: Future<Output = Result<T, Failure<E>>>,
-    W: FnMut(Ask) -> F,
-    A: Future<Output = Result<T, GaveUp<E>>>,
-    G: Fn(Operation<'a, C, W>, Judgement, Result<T, Failure<E>>) -> A,
-{
-    type Output = Result<T, GaveUp<E>>;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut run = self.project();
-        if let (StepProjected::Unbegun, Some(operation)) = (run.step.as_mut().project(), run.operation.as_mut()) {
-            if operation.ask.is_late() {
-                let failure = Failure::Refused(Refusal::new(Why::Deadline));
-                return Poll::Ready(Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 }));
-            }
-            let attempt = operation.attempt();
-            let work = (operation.work)(attempt);
-            run.step.set(Step::First { work, sleep: None });
-            // After what was just written is copied, since as far as a compiler knows the budget changes it.
-            operation.begin();
+    async move {
+        if operation.ask.is_late() {
+            let failure = Failure::Refused(Refusal::new(Why::Deadline));
+            return Err(GaveUp { failure, why: Stop::Deadline, attempts: 0 });
         }
-        if let (StepProjected::First { work, sleep }, Some(operation)) = (run.step.as_mut().project(), &run.operation) {
-            let outcome = match work.poll(cx) {
-                Poll::Ready(outcome) => Some(outcome),
-                Poll::Pending => ready!(cut_off(operation.env, operation.until(), sleep, cx)),
-            };
-            let (judgement, outcome) = operation.judge(outcome);
-            if let (Ok(_), Verdict::Ok) = (&outcome, judgement.verdict()) {
-                return Poll::Ready(outcome.map_err(|failure| GaveUp { failure, why: Stop::Final, attempts: 1 }));
-            }
-            if let Some(operation) = run.operation.take() {
-                run.step.set(Step::Again { again: Box::pin((run.again)(operation, judgement, outcome)) });
-            }
+        operation.begin();
+        let attempt = operation.attempt();
+        let came = by(operation.env, attempt.deadline, (operation.work)(attempt)).await;
+        let (judgement, outcome) = operation.judge(came);
+        if let (Ok(_), Verdict::Ok) = (&outcome, judgement.verdict()) {
+            return outcome.map_err(|failure| GaveUp { failure, why: Stop::Final, attempts: 1 });
         }
-        match run.step.project() {
-            StepProjected::Again { again } => again.as_mut().poll(cx),
-            StepProjected::Unbegun | StepProjected::First { .. } => unreachable!("the first attempt is over"),
-        }
+        Box::pin(operation.again(judgement, outcome)).await
     }
 }
 

@@ -74,7 +74,7 @@ impl Inner {
             self.learn(span.took());
         }
         if let Some(sizer) = &self.sizer {
-            sizer.over(verdict, span);
+            sizer.over(verdict, span, self.inside());
             self.follow(&**sizer, span.to);
         }
     }

@@ -677,8 +677,8 @@ impl Sizer for Echo {
         self.heard.lock().push("begun".to_owned());
     }
 
-    fn over(&self, verdict: &Verdict, span: Span) {
-        self.heard.lock().push(format!("{verdict:?} after {} ms", span.took().as_millis()));
+    fn over(&self, verdict: &Verdict, span: Span, inside: u32) {
+        self.heard.lock().push(format!("{verdict:?} after {} ms, one of {inside}", span.took().as_millis()));
     }
 
     fn cancelled(&self, from: Tick) {
@@ -707,7 +707,8 @@ fn seats_follow_what_is_found_and_each_outcome_is_told_once() {
     kept.settle(&Verdict::Ok, Span { from: at(0), to: at(40) });
     drop(poll(&mut waiter).unwrap());
     assert_eq!(hall.queue.capacity(), Some(25.0), "one seat that is taken for 40 ms");
-    let heard = ["begun", "begun", "binds", "Ok after 5 ms", "cancelled from 1 ms", "begun", "cancelled from 40 ms"];
+    let answered = "Ok after 5 ms, one of 2";
+    let heard = ["begun", "begun", "binds", answered, "cancelled from 1 ms", "begun", "cancelled from 40 ms"];
     assert_eq!(*echo.heard.lock(), heard);
     hall.check_empty();
 }
