@@ -208,7 +208,7 @@ where
         let now = self.0.env().coarse();
         let found = match self.0.engine.get(self.0.engine.hash(key), key)?.entry {
             Entry::Value { look_at, times, value } if now < look_at && !times.is_put_off() => {
-                Got::fresh(value, look_at, times.ends(), now)
+                Got::served(value, Source::Memory, look_at, times.ends(), now)
             }
             entry => self.0.servable(key, &entry).filter(|found| !found.is_stale())?,
         };

@@ -83,6 +83,11 @@ impl Env {
     /// in: a load that callers of two runtimes share does not end because the runtime of one of them does. Made outside of a
     /// runtime, or once its runtime has been shut down, it spawns on the runtime of the call.
     ///
+    /// Made outside of a runtime it also saves the check of which runtime each call is made in: 12 ns of each miss, and 10 of each
+    /// flight (`bench cache`, `miss`; `bench flight`, `uncontended`).
+    ///
+    /// It does not follow `tokio::time::pause`: tests in virtual time use `Sim`.
+    ///
     /// A current-thread runtime runs its tasks only while a thread is in its `block_on`. Where several such runtimes share a
     /// cache, and each may end before the others, use [`unbound`](Env::unbound).
     pub fn system() -> Env {
@@ -91,7 +96,8 @@ impl Env {
 
     /// As [`system`](Env::system), but belongs to no runtime: tasks run on the runtime of the call that spawns them.
     ///
-    /// For a static that short-lived runtimes share, such as those of `#[tokio::test]`s that run in parallel:
+    /// For a static that short-lived runtimes share, such as those of `#[tokio::test]`s that run in parallel. A load that another
+    /// runtime began ends with that runtime, as [`Abandoned`](crate::flight::FlightError::Abandoned): ask again then.
     ///
     /// ```
     /// use std::sync::LazyLock;
@@ -99,7 +105,7 @@ impl Env {
     ///
     /// static SIZES: LazyLock<Cache<String, u64>> = LazyLock::new(|| Cache::builder(&Env::unbound()).build());
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    /// # assert_eq!(runtime.block_on(SIZES.get("a", || async { Ok(1) })).unwrap().value, 1);
+    /// # assert_eq!(runtime.block_on(async { SIZES.get("a", || async { Ok(1) }).await }).unwrap().value, 1);
     /// ```
     pub fn unbound() -> Env {
         Env::over(Inner::System(System::unbound()))

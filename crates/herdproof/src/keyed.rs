@@ -29,6 +29,8 @@ use crate::{
 /// The most entries of a shard: what a table of 8192 buckets holds without growing. With smaller ones a thousand keys would lie
 /// scattered over more memory than is near to a core.
 const FULL: usize = 7168;
+/// Four megabytes of shards, for as many keys as fit into memory; beyond that they are fuller.
+const MOST_SHARDS: usize = 1 << 16;
 /// How many buckets an insertion looks at.
 const LOOKS: usize = 4;
 /// Among how many entries the one to drop at the bound is chosen.
@@ -71,7 +73,7 @@ impl<K: Hash + Eq, S: Fades> Keyed<K, S> {
     /// An empty one with room for this many keys, one at least. The name is that of its hasher's stream.
     pub(crate) fn new(env: &Env, name: &str, most: usize) -> Keyed<K, S> {
         let most = most.max(1);
-        let shards = most.div_ceil(FULL);
+        let shards = most.div_ceil(FULL).min(MOST_SHARDS);
         let shard = |_| Locked(Mutex::new(Shard { table: HashTable::new(), hand: 0 }));
         Keyed { hasher: env.hasher(name), shards: (0..shards).map(shard).collect(), quota: most / shards }
     }
@@ -311,6 +313,13 @@ mod tests {
             assert_eq!(map.with_known(map.hash(&key), |state| u64::from(state.1)), Some(key));
         }
         assert_eq!(map.with_known(map.hash(&5_000), |_| ()), None);
+    }
+
+    #[test]
+    fn room_for_more_keys_than_memory_takes_no_memory_before_they_come() {
+        let sim = Sim::new(1);
+        let keyed: Keyed<u64, Until> = Keyed::new(&sim.env(), "test", usize::MAX);
+        assert!(keyed.shards.len() <= MOST_SHARDS && keyed.quota > FULL);
     }
 
     #[test]

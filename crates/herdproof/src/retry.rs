@@ -155,7 +155,7 @@ impl Retry {
         F: Future<Output = Result<T, Failure<E>>>,
         W: FnMut(Ask) -> F,
     {
-        run::start(Operation { rules: &self.0, env, classify, ask, work, repeat })
+        Operation { rules: &self.0, env, classify, ask, work, repeat }.run()
     }
 }
 

@@ -91,6 +91,10 @@ const SLOW: u32 = 1 << 31;
 const CALM: u32 = 1 << 30;
 const INSIDE: u32 = CALM - 1;
 
+/// Calls a second that a seat is taken to serve until the first was served: with a guess that is far too low a rush at a cold start
+/// would be told to come back in minutes.
+const COLD_RATE: f64 = 10.0;
+
 /// So many at once, and a line before them; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
 pub struct Queue(Arc<Inner>);
@@ -131,6 +135,10 @@ struct Inner {
     median: AtomicU64,
     mean: AtomicU64,
 }
+
+/// A place in the line. Whoever has it waits at once.
+#[must_use]
+pub(crate) struct InLine(u32);
 
 /// What came of asking.
 enum Asked {
@@ -228,6 +236,23 @@ impl Queue {
         inner.ask_slowly(ask, wait)
     }
 
+    /// A seat or a refusal, if either can be had without waiting; else a place in the line, for [`wait`](Queue::wait).
+    #[inline]
+    pub(crate) fn seat_or_line(&self, ask: &Ask) -> Result<Result<Seat, Refusal>, InLine> {
+        match self.ask(ask, true) {
+            Asked::Waiting(slot) => Err(InLine(slot)),
+            asked => Ok(self.answer(ask, &asked)),
+        }
+    }
+
+    /// Waits in the line.
+    pub(crate) async fn wait(&self, InLine(slot): InLine, ask: &mut Ask) -> Result<Seat, Refusal> {
+        let (at, waited) = Waiting::new(self, slot, ask).await;
+        ask.at = at;
+        self.answer(ask, &waited)
+    }
+
+    #[inline]
     fn answer(&self, ask: &Ask, asked: &Asked) -> Result<Seat, Refusal> {
         match *asked {
             Asked::Seated(flow) => {
@@ -320,7 +345,8 @@ impl Inner {
     #[cold]
     fn refusal(&self, why: Why, ask: &Ask) -> Refusal {
         self.env.tell(&Event::Refusal);
-        Refusal::new(why).after(self.appointments.book(ask, self.capacity()))
+        let capacity = self.capacity().unwrap_or_else(|| f64::from(self.seats.load(Relaxed)) * COLD_RATE);
+        Refusal::new(why).after(self.appointments.book(ask, Some(capacity)))
     }
 }
 
@@ -332,13 +358,10 @@ impl Gate for Queue {
     }
 
     async fn reserve(&self, ask: &mut Ask) -> Result<Seat, Refusal> {
-        let mut asked = self.ask(ask, true);
-        if let Asked::Waiting(slot) = asked {
-            let (at, waited) = Waiting::new(self, slot, ask).await;
-            ask.at = at;
-            asked = waited;
+        match self.seat_or_line(ask) {
+            Ok(answer) => answer,
+            Err(line) => self.wait(line, ask).await,
         }
-        self.answer(ask, &asked)
     }
 }
 

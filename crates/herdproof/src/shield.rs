@@ -402,12 +402,22 @@ impl Parts {
             let throttle = pass!(self.throttle.as_ref().map(Throttle::borrowed).try_reserve(&ask), ask);
             let breakers = self.breaker.as_ref().map(Breaker::borrowed);
             let mut breaker = pass!(breakers.try_reserve(&ask), ask);
+            // Not by `reserve`, whose future would be moved even if there is nothing to wait for.
             let seat = match (&self.queue, which) {
-                (Some(queue), Which::First) => Some(pass!(queue.reserve(&mut ask).await, ask)),
+                (Some(queue), Which::First) => match queue.seat_or_line(&ask) {
+                    Ok(seat) => Some(pass!(seat, ask)),
+                    Err(line) => Some(pass!(queue.wait(line, &mut ask).await, ask)),
+                },
                 (queue, _) => pass!(queue.try_reserve(&ask), ask),
             };
             let slot = match (&self.rate, which) {
-                (Some(rate), Which::First) => Some(pass!(rate.reserve(&mut ask).await, ask)),
+                (Some(rate), Which::First) => {
+                    let slot = pass!(rate.slot(&ask), ask);
+                    if slot.at() > ask.at {
+                        ask.at = self.env.sleep_until(slot.at()).await;
+                    }
+                    Some(slot)
+                }
                 (rate, _) => pass!(rate.try_reserve(&ask), ask),
             };
             // Whoever waited may be late by now.

@@ -39,18 +39,8 @@ impl<F: Future> Future for By<'_, F> {
         if let Poll::Ready(output) = by.work.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        cut_off(by.env, *by.deadline, by.sleep, cx)
+        let Some(deadline) = *by.deadline else { return Poll::Pending };
+        let sleep = by.sleep.get_or_insert_with(|| by.env.sleep_until(deadline));
+        Pin::new(sleep).poll(cx).map(|_| None)
     }
-}
-
-/// Whether the time of work that is not done yet is over, which is to say that nothing comes of it.
-pub(crate) fn cut_off<T>(
-    env: &Env,
-    deadline: Option<Tick>,
-    sleep: &mut Option<Sleep>,
-    cx: &mut Context<'_>,
-) -> Poll<Option<T>> {
-    let Some(deadline) = deadline else { return Poll::Pending };
-    let sleep = sleep.get_or_insert_with(|| env.sleep_until(deadline));
-    Pin::new(sleep).poll(cx).map(|_| None)
 }

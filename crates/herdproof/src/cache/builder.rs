@@ -48,7 +48,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// How many entries there may be; 10,000 unless told otherwise.
+    /// How many entries there may be, one at least; 10,000 unless told otherwise.
     pub fn capacity(mut self, entries: usize) -> Self {
         self.size.entries = entries;
         self.size.weight = entries as u64;
@@ -58,7 +58,9 @@ where
 
     /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed.
     ///
-    /// What weighs more than the sixteenth part of the whole is not kept; [`Stats::too_heavy`](super::Stats::too_heavy) counts that.
+    /// What weighs more than its shard has room for is not kept; [`Stats::too_heavy`](super::Stats::too_heavy) counts that. A cache that
+    /// expects a thousand entries or more has up to sixteen shards, so that is about a sixteenth of the whole; with fewer there are
+    /// fewer shards.
     pub fn weighed(
         mut self,
         capacity: u64,

@@ -186,15 +186,11 @@ impl Times {
         self.left().is_behind()
     }
 
-    /// When the value was loaded, if it is past its time and within its grace, and no load of it has failed since.
+    /// Whether it is past its time and within its grace, and no load of it has failed since. To be asked from `look_at` on.
     #[inline]
-    pub(super) fn stale_since(self, look_at: Tick, now: Tick) -> Option<Tick> {
-        if self.is_put_off() {
-            return None;
-        }
-        let fresh_until = self.left().after(look_at);
-        let is_stale = now >= fresh_until && now < self.grace().after(fresh_until);
-        is_stale.then(|| self.fresh().before(fresh_until))
+    pub(super) fn is_stale(self, look_at: Tick, now: Tick) -> bool {
+        let (past, left) = (now.as_nanos().saturating_sub(look_at.as_nanos()), self.left().nanos());
+        !self.is_put_off() && past >= left && past - left < self.grace().nanos()
     }
 
     #[inline]

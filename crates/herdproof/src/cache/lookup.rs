@@ -71,13 +71,12 @@ where
             Entry::Value { look_at, times, value } => {
                 if now < look_at && !times.is_put_off() {
                     cache.serve_fresh(key);
-                    return Get::hit(Got::fresh(value, look_at, times.ends(), now));
+                    return Get::hit(Got::served(value, Source::Memory, look_at, times.ends(), now));
                 }
-                if state.is_claimed(now)
-                    && let Some(born) = times.stale_since(look_at, now)
-                {
-                    cache.serve_stale(key, || now - born);
-                    return Get::hit(Got::new(value, Source::Stale, born, now));
+                if state.is_claimed(now) && times.is_stale(look_at, now) {
+                    let got = Got::served(value, Source::Stale, look_at, times.ends(), now);
+                    cache.serve_stale(key, || got.age());
+                    return Get::hit(got);
                 }
                 Entry::Value { look_at, times, value }
             }

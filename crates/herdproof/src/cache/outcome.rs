@@ -141,10 +141,10 @@ impl<V> Got<V> {
         Got { value, source, since: since(born, asked), ends: Ends::NONE }
     }
 
-    /// What was served without a thought.
+    /// What was served without a thought: its age is reckoned if somebody asks.
     #[inline]
-    pub(super) fn fresh(value: V, look_at: Tick, ends: Ends, asked: Tick) -> Got<V> {
-        Got { value, source: Source::Memory, since: since(look_at, asked), ends }
+    pub(super) fn served(value: V, source: Source, look_at: Tick, ends: Ends, asked: Tick) -> Got<V> {
+        Got { value, source, since: since(look_at, asked), ends }
     }
 
     /// How long ago it was loaded, to some milliseconds and a five hundredth of its time to live.
@@ -215,7 +215,7 @@ impl<E: fmt::Display> fmt::Display for GetError<E> {
             GetError::Elsewhere(why) => write!(f, "the load failed in another process: {why}"),
             GetError::TimedOut => f.write_str("the load took too long"),
             GetError::Refused(refusal) => write!(f, "the load was not begun: {refusal}"),
-            GetError::Panicked(panic) => write!(f, "the load panicked: {panic}"),
+            GetError::Panicked(panic) => write!(f, "the load {panic}"),
             GetError::Deadline => f.write_str("the deadline came before the load was over"),
             GetError::Overloaded => f.write_str("too many wait for this key"),
             GetError::Reentrant => f.write_str("the load of a key asked for the same key"),

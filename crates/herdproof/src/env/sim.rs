@@ -136,7 +136,8 @@ impl Sim {
         result
     }
 
-    /// Runs until every task has ended, and gives the tick of the last event.
+    /// Runs until every task has ended, and gives the tick of the last event. A [`Cache`](crate::Cache) has a task that sweeps for as
+    /// long as the cache lives: drop it first.
     pub fn finish(&mut self) -> Result<Tick, Deadlock> {
         self.drive(Tick::MAX, None);
         let live = self.world().lock().tasks.live;

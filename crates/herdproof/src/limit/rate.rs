@@ -254,12 +254,11 @@ impl Gate for RateLimit {
 
     fn reserve(&self, ask: &mut Ask) -> impl Future<Output = Result<RatePlace, Refusal>> + Send {
         // Taken when it is asked for, not when the future is polled first: slots go by who asked first.
-        let place = self.0.in_time(ask).map(|slot| RatePlace { limit: self.clone(), slot });
+        let place = self.slot(ask);
         async {
             let place = place?;
-            let at = Tick::from_nanos(place.slot.at);
-            if at > ask.at {
-                ask.at = self.0.env.sleep_until(at).await;
+            if place.at() > ask.at {
+                ask.at = self.0.env.sleep_until(place.at()).await;
             }
             Ok(place)
         }
@@ -269,6 +268,21 @@ impl Gate for RateLimit {
     #[inline]
     fn try_enter(&self, ask: &Ask) -> Result<RatePermit, Refusal> {
         self.0.at_once(ask).map(|_| RatePermit::SPENT)
+    }
+}
+
+impl RateLimit {
+    /// A slot that may still have to be waited for.
+    #[inline]
+    pub(crate) fn slot(&self, ask: &Ask) -> Result<RatePlace, Refusal> {
+        self.0.in_time(ask).map(|slot| RatePlace { limit: self.clone(), slot })
+    }
+}
+
+impl RatePlace {
+    /// When it is due.
+    pub(crate) fn at(&self) -> Tick {
+        Tick::from_nanos(self.slot.at)
     }
 }
 

@@ -133,9 +133,20 @@ fn our_own_gates_are_not_asked_again_unless_they_say_when() {
     let told = play(|rule| rule, &[Err(Failure::Refused(no)), Ok(7)]);
     assert_eq!((told.why(), told.end), (Some(Stop::Refused), Tick::ZERO));
 
-    let told = play(|rule| rule, &[Err(Failure::Refused(no.after(MS * 40))), Ok(7)]);
+    let script = [Err(Failure::Refused(no.after(MS * 40))), Ok(7)];
+    let told = play_ask(|rule| rule, |ask| ask.deadline(Tick::ZERO + MS * 100), &script);
     assert_eq!(told.result, Ok(7));
     assert!((40..=41).contains(&told.at_ms()[1]), "{:?}", told.at_ms());
+}
+
+/// Behind a breaker that is open for half a minute, everybody would sleep until then.
+#[test]
+fn without_a_deadline_nobody_sleeps_until_a_gate_of_ours_opens() {
+    let no = Refusal::new(Why::Tripped).after(MS * 40);
+    let told = play(|rule| rule, &[Err(Failure::Refused(no)), Ok(7)]);
+    assert_eq!((told.why(), told.end), (Some(Stop::Refused), Tick::ZERO));
+    let gave_up = told.result.unwrap_err();
+    assert_eq!(gave_up.failure, Failure::Refused(no), "it says when to come back");
 }
 
 #[test]
@@ -143,7 +154,8 @@ fn what_our_own_gates_refused_neither_costs_credit_nor_speaks_against_the_origin
     let env = Sim::new(1).env();
     let budget = Budget::builder(&env).floor(0.0).ratio(0.0).circuit(1.0, 0.1).build();
     let no = Err(Failure::Refused(Refusal::new(Why::Rate).after(MS * 40)));
-    let told = play(|rule| rule.budget(&budget), &[no.clone(), no, Ok(7)]);
+    let told =
+        play_ask(|rule| rule.budget(&budget), |ask| ask.deadline(Tick::ZERO + MS * 200), &[no.clone(), no, Ok(7)]);
     assert_eq!(told.result, Ok(7));
     assert!(!budget.is_open());
 }
@@ -222,7 +234,8 @@ fn what_must_not_be_done_twice_is_tried_again_only_if_it_was_never_sent() {
         let env = sim.env();
         let retry = steady(&env).build();
         let mut left = vec![Ok(7), first];
-        let result = sim.run(retry.run_at_most_once(&env, sort, Ask::new(&env), |_| ready(left.pop().unwrap())));
+        let ask = Ask::new(&env).deadline(env.now() + MS * 100);
+        let result = sim.run(retry.run_at_most_once(&env, sort, ask, |_| ready(left.pop().unwrap())));
         result.map_err(|gave_up| (gave_up.why, gave_up.attempts))
     };
     assert_eq!(once(failed("reset while waiting")), Err((Stop::Begun, 1)));

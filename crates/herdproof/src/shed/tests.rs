@@ -713,6 +713,19 @@ fn seats_follow_what_is_found_and_each_outcome_is_told_once() {
     hall.check_empty();
 }
 
+/// Twenty seats that have served nobody yet: a rush of a thousand at a cold start is told to come back in seconds, not minutes.
+#[test]
+fn a_rush_at_a_cold_start_is_not_told_to_come_back_in_minutes() {
+    let sim = Sim::new(3);
+    let env = sim.env();
+    let queue = Queue::builder(&env, 20).line(0).build();
+    let seats: Vec<Seat> = (0..20).map(|_| queue.try_enter(&Ask::new(&env)).unwrap()).collect();
+    let told = |_| queue.try_enter(&Ask::new(&env)).unwrap_err().after.unwrap();
+    let last = (0..1_000).map(told).max().unwrap();
+    assert!((MS * 5_000..MS * 7_000).contains(&last), "{last:?}: 200 a second, after the first");
+    drop(seats);
+}
+
 #[test]
 fn patience_ends_a_wait_that_no_deadline_does() {
     let mut sim = Sim::new(3);

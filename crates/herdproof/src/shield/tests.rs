@@ -34,8 +34,17 @@ impl Scene {
         takes: Duration,
         outcome: Result<u32, &'static str>,
     ) -> Result<u32, GaveUp<&'static str>> {
+        self.run_ask(shield, Ask::new(&self.env), takes, outcome)
+    }
+
+    fn run_ask(
+        &mut self,
+        shield: &Shield,
+        ask: Ask,
+        takes: Duration,
+        outcome: Result<u32, &'static str>,
+    ) -> Result<u32, GaveUp<&'static str>> {
         let (env, calls) = (self.env.clone(), Arc::clone(&self.calls));
-        let ask = Ask::new(&env);
         self.sim.run(shield.run(result, ask, move |_, _| {
             calls.fetch_add(1, Ordering::Relaxed);
             let env = env.clone();
@@ -58,7 +67,11 @@ fn every_attempt_passes_the_gates_and_a_blip_is_tried_again() {
     let down = scene.run(&shield, MS, Err("down")).unwrap_err();
     assert_eq!((down.failure, down.attempts, scene.calls()), (Failure::Failed("down"), 3, 3));
     assert!(!shield.breaker().unwrap().is_closed(), "three attempts of one call are three faults in a row");
-    assert_eq!(scene.run(&shield, MS, Ok(1)), Ok(1), "a refusal that says when is waited for");
+    let (asked, refused) = (scene.env.now(), scene.run(&shield, MS, Ok(1)).unwrap_err());
+    assert!(matches!(refused.failure, Failure::Refused(refusal) if refusal.after.is_some()), "{refused:?}");
+    assert_eq!(scene.env.now(), asked, "without a deadline it is told at once");
+    let ask = Ask::new(&scene.env).deadline(asked + Duration::from_secs(60));
+    assert_eq!(scene.run_ask(&shield, ask, MS, Ok(1)), Ok(1), "with one, a refusal that says when is waited for");
     scene.calls();
     shield.breaker().unwrap().hold_open();
     let refused = scene.run(&shield, MS, Ok(1)).unwrap_err();
