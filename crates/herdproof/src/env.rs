@@ -290,6 +290,14 @@ impl Env {
         }
     }
 
+    /// As [`tell`](Env::tell), of what takes work to say: done only if there is somebody to tell.
+    #[inline]
+    pub(crate) fn tell_of(&self, event: impl FnOnce() -> Event) {
+        if let Some(observer) = &self.observer {
+            observer.observe(&event());
+        }
+    }
+
     /// A hasher for a map whose order of iteration can show, so that a simulated run shows the same one every time.
     pub fn hasher(&self, name: &str) -> MapHasher {
         let shared = match &*self.inner {

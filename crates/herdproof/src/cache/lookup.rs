@@ -164,7 +164,7 @@ where
         if self.hot.is_some() && hot::is_sample(number) {
             self.sample(key);
         }
-        self.env().tell(&Event::CacheStale { age: age() });
+        self.env().tell_of(|| Event::CacheStale { age: age() });
     }
 
     /// The value of an entry, if it can be served at once.
