@@ -106,6 +106,12 @@ pub(crate) struct ProxyArgs {
     /// Requests at the origin at a time, to begin with [default: 256]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u32>(1, 100_000))]
     pub(crate) limit: Option<u32>,
+    /// How long a response is fresh that does not state it, such as 10s [default: not at all, or by its age]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) ttl: Option<Duration>,
+    /// How long a stale response is served while it is loaded again, such as 1m [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) grace: Option<Duration>,
     /// Memory for responses, such as 64MiB [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,

@@ -18,6 +18,7 @@ use herdproof_proxy::{
     access::{AccessLog, CannotOpen},
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
+    policy::Route as Rules,
     settings::{LogFormat, LogTo, show_size, show_time},
     trouble::Watch,
 };
@@ -50,7 +51,19 @@ pub(crate) fn run(output: &Output, args: ProxyArgs) -> Done {
 
 /// What the file says, overridden by what the flags say.
 fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
-    let mut settings = args.config.as_deref().map_or_else(|| Ok(Settings::default()), read)?;
+    let (ttl, grace) = (args.ttl, args.grace);
+    let change = |rules: &mut Rules| {
+        set(&mut rules.ttl, ttl.map(Some));
+        set(&mut rules.grace, grace);
+    };
+    let mut settings = match &args.config {
+        Some(file) => read(file, change)?,
+        None => {
+            let mut settings = Settings::default();
+            change(&mut settings.rules);
+            settings
+        }
+    };
     let ProxyArgs { origin, listen, admin, admin_anywhere, config: _, limit, memory, max_connections, drain, .. } =
         args;
     set(&mut settings.origin.url, origin);
@@ -80,10 +93,10 @@ fn settings(args: ProxyArgs) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-fn read(file: &Path) -> Result<Settings, Failure> {
+fn read(file: &Path, change: impl FnOnce(&mut Rules)) -> Result<Settings, Failure> {
     let name = file.display().to_string();
     let text = fs::read_to_string(file).map_err(|error| Failure::Io { what: format!("cannot read {name}"), error })?;
-    Settings::parse_file(&name, &text)
+    Settings::parse_file(&name, &text, change)
         .map_err(|wrong| Failure::Usage { problem: wrong.to_string(), hint: "Nothing was started".into() })
 }
 

@@ -575,7 +575,7 @@ impl Core {
         let (object, variant) = self.store.at(&job.place, &job.headers)?;
         let is_new = job.prior.as_ref().is_none_or(|prior| !Arc::ptr_eq(prior, &object));
         let serves = object.life.at(now, &RequestDirectives::default()).serves();
-        if !is_new || !serves || !job.class.may_have(object.life.is_for_all()) {
+        if !is_new || !serves || !job.class.may_have(&object.life) {
             return None;
         }
         Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true, is_ours: false })))

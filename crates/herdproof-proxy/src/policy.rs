@@ -77,9 +77,12 @@ pub struct Route {
 /// What a request's `Cookie` means, the strictest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cookies {
-    /// The answer may be for that user: it is shared only if it says `public` or `s-maxage`.
+    /// The answer is for that user, unless it says `public` or `s-maxage`.
+    Private,
+    /// As RFC 9111 says: a response that states how long it is fresh is shared whatever cookies the request has; one whose
+    /// freshness is estimated, or comes from [`Route::ttl`], is not.
     #[default]
-    Respect,
+    Share,
     /// Nothing: answers do not depend on it.
     Ignore,
 }
@@ -111,7 +114,7 @@ impl Default for Route {
             ttl: None,
             grace: Duration::ZERO,
             if_error: Duration::from_secs(3600),
-            cookies: Cookies::Respect,
+            cookies: Cookies::Share,
             share_set_cookie: false,
             obey_clients: false,
             validate_every: Duration::from_secs(1),

@@ -247,7 +247,7 @@ impl Core {
     fn hit(self: &Arc<Core>, visit: &Visit<'_>) -> Result<Choice, Found> {
         let mut found = self.store.find(&visit.key, &visit.parts.headers);
         let Some(object) = &found.object else { return Err(found) };
-        if !visit.class.may_have(object.life.is_for_all()) {
+        if !visit.class.may_have(&object.life) {
             return Err(found);
         }
         let usage = object.life.at(visit.arrived, &visit.class.asked);

@@ -52,6 +52,8 @@ const FOR_ALL: u16 = 1 << 2;
 const PUBLIC: u16 = 1 << 3;
 /// An unsafe request has changed what it is a copy of.
 const CHANGED: u16 = 1 << 4;
+/// For requests without cookies.
+const NO_COOKIES: u16 = 1 << 5;
 
 /// When a response was asked for and came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,10 +169,16 @@ impl Life {
             || directives.s_maxage.is_some() && !says_stale;
         let is_for_each = directives.no_cache() || !is_said(terms, route, times.wall);
         let is_public = directives.public() || directives.shared_age();
+        // What each request asks about is confirmed with the cookies of that request.
+        let no_cookies = !is_for_each && !terms.is_for_cookies(route.cookies);
         let mut flags = 0;
-        for (flag, holds) in
-            [(NO_STALE, no_stale), (FOR_EACH, is_for_each), (FOR_ALL, terms.is_for_all()), (PUBLIC, is_public)]
-        {
+        for (flag, holds) in [
+            (NO_STALE, no_stale),
+            (FOR_EACH, is_for_each),
+            (FOR_ALL, terms.is_for_all()),
+            (PUBLIC, is_public),
+            (NO_COOKIES, no_cookies),
+        ] {
             flags |= if holds { flag } else { 0 };
         }
 
@@ -268,6 +276,11 @@ impl Life {
     /// Whether a request with `Authorization` may have it (RFC 9111 3.5).
     pub fn is_for_all(&self) -> bool {
         self.flags & FOR_ALL != 0
+    }
+
+    /// Whether a request with cookies may have it ([`Cookies`](super::Cookies)).
+    pub fn is_for_cookies(&self) -> bool {
+        self.flags & NO_COOKIES == 0
     }
 
     /// Whether it may be refreshed on behalf of a request with credentials or cookies: its own word makes the answer one for all.

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | may be kept and is fresh | all aboard, and all later ones |
 //! | may be kept, and is stale at once: `max-age=0` | those aboard before its head came |
-//! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials or cookies and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
+//! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
+//! | it does not state how long it is fresh: a validator's age or the route's `ttl` has to do | those without cookies; who has some gets an own answer ([`Cookies`](super::Cookies)) |
 //! | asked for with the request's own `no-store`, on a route that obeys clients | those aboard before its head came; it is not kept |
 //! | an error of the origin that may not be kept | its bytes the one who asked; the others learn of it |
 //!
@@ -29,7 +30,7 @@ use std::fmt;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::{
-    Cookies, Route,
+    Route,
     cache_control::RequestDirectives,
     life::{Draws, Life, Times},
     terms::Terms,
@@ -120,7 +121,7 @@ pub enum Reason {
     SetCookie,
     /// It was asked for with `Authorization`, and does not say that it is for all.
     Authorization,
-    /// It was asked for with `Cookie`, and does not say that it is for all.
+    /// It was asked for with `Cookie`, and does not state how long it is fresh, or not that it is `public` where that counts.
     Cookie,
     /// It is a part.
     Partial,
@@ -156,12 +157,14 @@ impl Class {
         self.way == Way::Share
     }
 
-    /// Whether it may have a response that was not asked for on its behalf: to be asked of a stored one
-    /// ([`Life::is_for_all`]) and, at the head of a response, for each who waits ([`Terms::is_for_all`]).
-    pub fn may_have(&self, is_for_all: bool) -> bool {
+    /// Whether it may have a response that was not asked for on its behalf: to be asked of a stored one and, at the head of a
+    /// response, for each who waits.
+    #[inline]
+    pub fn may_have(&self, life: &Life) -> bool {
+        let is_for_its_cookies = !self.has_cookie() || life.is_for_cookies();
         match self.way {
-            Way::Share => true,
-            Way::Alone => is_for_all,
+            Way::Share => is_for_its_cookies,
+            Way::Alone => is_for_its_cookies && life.is_for_all(),
             Way::Pass(_) => false,
         }
     }
@@ -370,17 +373,25 @@ pub fn judge(
 
 /// Who may have a response.
 pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: &Times) -> Verdict {
-    if let Some(why) = bars(class, terms, route) {
-        return if is_failure(terms.status) && !matches!(class.way, Way::Pass(_)) {
+    let barred = |why| {
+        if is_failure(terms.status) && !matches!(class.way, Way::Pass(_)) {
             Verdict::Failed(why)
         } else {
             Verdict::NotShareable { why, store: false }
-        };
+        }
+    };
+    if let Some(why) = bars(class, terms, route) {
+        return barred(why);
     }
     let may_keep = !class.asked.no_store();
+    let is_for_its_cookie = class.has_cookie() && !terms.is_for_cookies(route.cookies);
     if life.is_for_each() {
         let why = if terms.directives.no_cache() { Reason::NoCache } else { Reason::Unsaid };
-        return Verdict::NotShareable { why, store: may_keep && terms.has_validator };
+        // A validator that is the same for all users does not make their answers the same.
+        return Verdict::NotShareable { why, store: may_keep && terms.has_validator && !is_for_its_cookie };
+    }
+    if is_for_its_cookie {
+        return barred(Reason::Cookie);
     }
     if may_keep && !life.fresh_for(times.answered).is_zero() {
         return Verdict::Shareable;
@@ -403,7 +414,6 @@ fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
         .or_else(|| because(terms.vary == Vary::TooMuch, Reason::VaryTooMuch))
         .or_else(|| because(terms.sets_cookie && !route.share_set_cookie, Reason::SetCookie))
         .or_else(|| because(class.has_authorization() && !terms.is_for_all(), Reason::Authorization))
-        .or_else(|| because(is_for_its_cookie(class, terms, route), Reason::Cookie))
         .or_else(|| {
             let kept = terms.is_explicit() || directives.public() || terms.is_kept_by_default();
             let why = match terms.status {
@@ -431,11 +441,6 @@ fn bars_of_status(status: StatusCode) -> Option<Reason> {
 /// cannot read would make them what everybody gets, if they were shared.
 pub(crate) fn is_about_the_request(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 405..=408 | 411..=417 | 421..=426 | 428 | 431 | 501 | 505)
-}
-
-fn is_for_its_cookie(class: &Class, terms: &Terms, route: &Route) -> bool {
-    let said = terms.directives.public() || terms.directives.shared_age();
-    class.has_cookie() && route.cookies == Cookies::Respect && !said
 }
 
 /// Whether a status says that the origin failed, and would have failed others too. Not 501 and 505 and their like, which answer how

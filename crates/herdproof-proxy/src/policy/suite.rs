@@ -82,7 +82,7 @@ impl Cache {
     fn find(&self, class: &Class, request: &HeaderMap) -> Option<(usize, Use)> {
         let fits =
             |stored: &Stored| stored.variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, request));
-        let at = self.stored.iter().rposition(|stored| fits(stored) && class.may_have(stored.life.is_for_all()))?;
+        let at = self.stored.iter().rposition(|stored| fits(stored) && class.may_have(&stored.life))?;
         Some((at, self.stored[at].life.at(self.now(), &class.asked)))
     }
 

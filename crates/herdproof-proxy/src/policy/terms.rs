@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode, header};
 
 use super::{
+    Cookies,
     cache_control::{CDN_CACHE_CONTROL, Directives},
     fields::{self, Date},
     vary::Vary,
@@ -62,6 +63,16 @@ impl Terms {
     /// Whether it may go to others than those whose credentials it was asked for with (RFC 9111 3.5).
     pub fn is_for_all(&self) -> bool {
         self.directives.public() || self.directives.shared_age() || self.directives.is_revalidated()
+    }
+
+    /// Whether it may go to requests with cookies, and be kept if it answers one: by its own word, as far as that counts here.
+    pub fn is_for_cookies(&self, cookies: Cookies) -> bool {
+        let is_public = self.directives.public() || self.directives.shared_age();
+        match cookies {
+            Cookies::Private => is_public,
+            Cookies::Share => is_public || self.is_explicit(),
+            Cookies::Ignore => true,
+        }
     }
 
     /// Whether its status is one that may be kept without being told so.

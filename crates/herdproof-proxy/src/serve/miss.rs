@@ -75,7 +75,7 @@ impl Core {
         let mut learned = Learned::default();
         for _ in 0..ROUNDS {
             let now = self.env.now();
-            let prior = found.object.as_ref().filter(|object| visit.class.may_have(object.life.is_for_all()));
+            let prior = found.object.as_ref().filter(|object| visit.class.may_have(&object.life));
             let usage = prior.map(|object| object.life.at(now, &visit.class.asked));
             // What may be served if the origin cannot be asked.
             let spare =
@@ -264,8 +264,9 @@ impl Core {
             learned.private = Some(Reason::TooLarge.name());
             return None;
         }
-        if !is_its_own && !visit.class.may_have(object.life.is_for_all()) {
-            learned.private = Some("authorization");
+        if !is_its_own && !visit.class.may_have(&object.life) {
+            let why = if object.life.is_for_cookies() { Reason::Authorization } else { Reason::Cookie };
+            learned.private = Some(why.name());
             return None;
         }
         let outcome = match (led, *revalidated) {
@@ -285,8 +286,8 @@ impl Core {
         if let Some(why) = private {
             return Some(Apart { why, width: width(times().unwrap_or(0)) });
         }
-        // While anything is kept of it, it can be shared.
-        if found.object.is_some() {
+        // While anything is kept of it that this request may have, it can be shared.
+        if found.object.as_ref().is_some_and(|object| visit.class.may_have(&object.life)) {
             return None;
         }
         if let Some(times) = times() {

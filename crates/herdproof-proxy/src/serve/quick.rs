@@ -28,7 +28,7 @@ const LAST_FIELDS: &[u8] = b"cache-status: herdproof; hit\r\ncontent-length: ";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head<'a> {
     /// It says what it wants, and nothing that makes a difference.
-    Plain { host: &'a str, target: &'a str },
+    Plain { host: &'a str, target: &'a str, has_cookie: bool },
     /// It says more.
     More,
 }
@@ -47,7 +47,9 @@ impl Lane for Core {
     #[inline]
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked {
         match head(bytes) {
-            Some(Head::Plain { host, target }) => self.answer(host, target, answer).unwrap_or(Asked::Whole),
+            Some(Head::Plain { host, target, has_cookie }) => {
+                self.answer(host, target, has_cookie, answer).unwrap_or(Asked::Whole)
+            }
             Some(Head::More) => Asked::Whole,
             None => Asked::Other,
         }
@@ -57,7 +59,7 @@ impl Lane for Core {
 impl Core {
     /// Writes the answer down, if it is a hit that needs no thought; what of its body is not written down, comes after it.
     #[inline]
-    fn answer(&self, host: &str, target: &str, answer: &mut Vec<u8>) -> Option<Asked> {
+    fn answer(&self, host: &str, target: &str, has_cookie: bool, answer: &mut Vec<u8>) -> Option<Asked> {
         let key = self.keyer.key(Scheme::Http, host, target).ok()?;
         let path = target.split_once('?').map_or(target, |(path, _)| path);
         if !self.routes.of(path).share {
@@ -66,7 +68,8 @@ impl Core {
         // Not the coarse clock: what has just come would be a second younger than its origin said.
         let now = self.env.now();
         let is_fresh = |object: &Object| object.life.at(now, &RequestDirectives::default()) == Use::Fresh;
-        let object = self.store.find_if(&key, |object| is_fresh(object) && is_here(object))?;
+        let is_for_it = |object: &Object| !has_cookie || object.life.is_for_cookies();
+        let object = self.store.find_if(&key, |object| is_fresh(object) && is_for_it(object) && is_here(object))?;
         let (head, body) = (object.head(), object.body()?);
         let status = head.status();
         write_status(answer, status);
@@ -104,11 +107,12 @@ fn head(bytes: &[u8]) -> Option<Head<'_>> {
     if !is_one || request.version != Some(1) || !matches!(request.method, Some("GET" | "HEAD")) {
         return None;
     }
-    let mut host = None;
+    let (mut host, mut has_cookie) = (None, false);
     let mut is_plain = request.method == Some("GET");
     for field in &*request.headers {
         match field_of(field.name) {
             Field::Harmless => {}
+            Field::Cookie => has_cookie = true,
             Field::Host => is_plain &= host.replace(field.value).is_none(),
             Field::Connection if field.value.eq_ignore_ascii_case(b"keep-alive") => {}
             Field::Connection | Field::Framing => return None,
@@ -119,7 +123,7 @@ fn head(bytes: &[u8]) -> Option<Head<'_>> {
     let target = request.path.filter(|target| is_plain && target.starts_with('/'));
     let host = host.and_then(|host| str::from_utf8(host).ok());
     Some(match (host, target) {
-        (Some(host), Some(target)) => Head::Plain { host, target },
+        (Some(host), Some(target)) => Head::Plain { host, target, has_cookie },
         _ => Head::More,
     })
 }
@@ -129,6 +133,8 @@ fn head(bytes: &[u8]) -> Option<Head<'_>> {
 enum Field {
     Host,
     Connection,
+    /// Some pages are for those without any.
+    Cookie,
     /// Where the request ends, or that it is not the end.
     Framing,
     /// Nothing that a page that is the same for all depends on.
@@ -144,7 +150,8 @@ fn field_of(name: &str) -> Field {
     let begins = |prefix: &str| name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix));
     match name.len() {
         4 if is("host") => Field::Host,
-        6 if is("accept") || is("cookie") || is("origin") => Field::Harmless,
+        6 if is("cookie") => Field::Cookie,
+        6 if is("accept") || is("origin") => Field::Harmless,
         6 if is("expect") => Field::Framing,
         7 if is("referer") => Field::Harmless,
         7 if is("upgrade") => Field::Framing,

@@ -3,7 +3,10 @@
 use std::{fmt, net::SocketAddr, time::Duration};
 
 use http::{HeaderName, header};
-use serde::{Deserialize, Deserializer, de::Visitor};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, Visitor},
+};
 use toml::Spanned;
 
 use super::{
@@ -130,24 +133,24 @@ struct RouteTable {
     early: Option<bool>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum CookieWord {
-    Respect,
-    Ignore,
-}
+struct CookieWord(Cookies);
 
 impl Settings {
     /// From the text of a file; what it does not say stays as it is by default.
     pub fn parse(text: &str) -> Result<Settings, BadSettings> {
-        Settings::parse_file("herdproof.toml", text)
+        Settings::parse_file("herdproof.toml", text, |_| {})
     }
 
-    /// The same, from a file of this name.
-    pub fn parse_file(name: &str, text: &str) -> Result<Settings, BadSettings> {
+    /// The same, from a file of this name. The rules for every path are changed before those of routes are made from them: what a
+    /// route does not say is as it is after the change.
+    pub fn parse_file(
+        name: &str,
+        text: &str,
+        change: impl FnOnce(&mut policy::Route),
+    ) -> Result<Settings, BadSettings> {
         let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
         let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
-        file.into_settings().map_err(wrong)
+        file.into_settings(change).map_err(wrong)
     }
 }
 
@@ -161,7 +164,7 @@ fn set<T>(setting: &mut T, said: Option<impl Into<T>>) {
 }
 
 impl File {
-    fn into_settings(self) -> Result<Settings, Wrong> {
+    fn into_settings(self, change: impl FnOnce(&mut policy::Route)) -> Result<Settings, Wrong> {
         let mut settings = Settings::default();
         set(&mut settings.listen, self.listen.map(|address| address.0));
         set(&mut settings.admin, self.admin.map(|address| address.0));
@@ -208,6 +211,7 @@ impl File {
         if let Some(rules) = self.default {
             rules.set(&mut settings.rules)?;
         }
+        change(&mut settings.rules);
         for route in self.route {
             let span = route.span();
             let route = route.into_inner().route(&settings.rules)?;
@@ -340,10 +344,7 @@ impl From<Format> for LogFormat {
 
 impl From<CookieWord> for Cookies {
     fn from(word: CookieWord) -> Cookies {
-        match word {
-            CookieWord::Respect => Cookies::Respect,
-            CookieWord::Ignore => Cookies::Ignore,
-        }
+        word.0
     }
 }
 
@@ -444,6 +445,19 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for MaybeTime<LEAS
 impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Number<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Whole(LEAST, MOST)).map(Number)
+    }
+}
+
+impl<'de> Deserialize<'de> for CookieWord {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(from)?;
+        match &*word {
+            "share" => Ok(CookieWord(Cookies::Share)),
+            "private" => Ok(CookieWord(Cookies::Private)),
+            "ignore" => Ok(CookieWord(Cookies::Ignore)),
+            "respect" => Err(D::Error::custom("`respect` is called `private` now; `share` is what RFC 9111 says")),
+            _ => Err(D::Error::unknown_variant(&word, &["share", "private", "ignore"])),
+        }
     }
 }
 

@@ -207,6 +207,7 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[route]]\ngrace = \"1h\"",
         "[[route]]\nprefix = \"/a\"\n[[route]]\nprefix = \"/a\"",
         "[[route]]\nprefix = \"/a\"\ncookies = \"ignored\"",
+        "[default]\ncookies = \"respect\"",
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",

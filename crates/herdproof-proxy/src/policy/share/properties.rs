@@ -220,17 +220,17 @@ proptest! {
         let asks = |name: &str| asked.iter().any(|(each, _)| each == name);
         let understood = !matches!(status, 429 | 599);
 
+        let dates: Vec<&str> = others.iter().filter(|(name, _)| name == "expires").map(|(_, value)| value.as_str()).collect();
+        let dated = cdn.is_none() && !dates.is_empty() && !dates.contains(&"0");
+        let timed = any(&["max-age", "s-maxage"]) || dated;
         let for_one = any(&["private"])
             || any(&["no-store"]) && !any(&["must-understand"])
             || any(&["must-understand"]) && !understood
             || others.iter().any(|(name, value)| name == "vary" && value == "*")
             || has("set-cookie")
             || asks("authorization") && !any(&["public", "s-maxage", "must-revalidate"])
-            || asks("cookie") && !any(&["public", "s-maxage"])
+            || asks("cookie") && !any(&["public"]) && !timed
             || matches!(status, 206 | 304 | 429 | 501);
-        let dates: Vec<&str> = others.iter().filter(|(name, _)| name == "expires").map(|(_, value)| value.as_str()).collect();
-        let dated = cdn.is_none() && !dates.is_empty() && !dates.contains(&"0");
-        let timed = any(&["max-age", "s-maxage"]) || dated;
         let may_be_kept = timed || any(&["public"]) || matches!(status, 200 | 204 | 301 | 404);
         let failed = matches!(status, 500 | 503 | 599);
 

@@ -6,7 +6,7 @@ use herdproof::Tick;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
-use crate::policy::{Use, cache_control::Directives};
+use crate::policy::{Cookies, Use, cache_control::Directives};
 
 fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields
@@ -195,31 +195,57 @@ fn credentials_are_shared_only_by_explicit_word() {
         let judged = judged(&auth, 200, &[("cache-control", said)], &Route::default());
         assert_eq!(judged.verdict, expected, "{said}");
         // What such a request may not have given, it may not be given either.
-        let may = class(&auth).may_have(judged.terms.is_for_all());
+        let may = class(&auth).may_have(&judged.life);
         assert_eq!(may && judged.verdict.shares(), expected == Verdict::Shareable, "{said}");
         assert_eq!(judged.life.is_for_all(), judged.terms.is_for_all());
     }
     assert!(!class(&auth).leads() && class(&auth).looks_up());
 }
 
+/// What a response says, and who shares it if it is asked for with a cookie: where cookies are private, by default, and where they
+/// are ignored.
 #[test]
-fn a_response_to_a_cookie_is_shared_only_by_explicit_word() {
-    let cookie = [("cookie", "session=1")];
-    for (said, expected) in [
-        ("max-age=60", not(Reason::Cookie)),
-        ("max-age=0", not(Reason::Cookie)),
-        ("max-age=60, must-revalidate", not(Reason::Cookie)),
-        ("max-age=60, public", Verdict::Shareable),
-        ("s-maxage=60", Verdict::Shareable),
-        ("s-maxage=abc, max-age=60", not(Reason::Cookie)),
+fn whether_a_response_to_a_cookie_is_shared_follows_what_it_says_and_the_setting() {
+    const ALL: Verdict = Verdict::Shareable;
+    let modified = ("last-modified", "Thu, 18 Aug 2016 02:01:18 GMT");
+    let expires = ("expires", "Thu, 18 Aug 2050 02:01:18 GMT");
+    let ttl = Some(Duration::from_secs(5));
+    for (response, private, share, ignore) in [
+        (&[FRESH][..], not(Reason::Cookie), ALL, ALL),
+        (&[("cache-control", "max-age=0")], not(Reason::Cookie), ABOARD, ABOARD),
+        (&[("cache-control", "max-age=60, must-revalidate")], not(Reason::Cookie), ALL, ALL),
+        (&[expires], not(Reason::Cookie), ALL, ALL),
+        (&[("cache-control", "max-age=60, public")], ALL, ALL, ALL),
+        (&[("cache-control", "public"), modified], ALL, ALL, ALL),
+        (&[("cache-control", "s-maxage=60")], ALL, ALL, ALL),
+        (&[modified], not(Reason::Cookie), not(Reason::Cookie), ALL),
+        // The route's time to live.
+        (&[], not(Reason::Cookie), not(Reason::Cookie), ALL),
+        (&[("expires", "0")], not(Reason::Unsaid), not(Reason::Unsaid), not(Reason::Unsaid)),
+        (&[FRESH, ("set-cookie", "a=b")], not(Reason::SetCookie), not(Reason::SetCookie), not(Reason::SetCookie)),
+        (&[FRESH, ("cache-control", "private")], not(Reason::Private), not(Reason::Private), not(Reason::Private)),
     ] {
-        assert_eq!(given(&cookie, 200, &[("cache-control", said)]), expected, "{said}");
+        for (cookies, expected) in [(Cookies::Private, private), (Cookies::Share, share), (Cookies::Ignore, ignore)] {
+            let route = Route { ttl, cookies, ..Route::default() };
+            let to_a_cookie = judged(&[("cookie", "session=1")], 200, response, &route);
+            assert_eq!(to_a_cookie.verdict, expected, "{cookies:?} {response:?}");
+            // The other way round: what was asked for without cookies, a request with some may have if its own would be shared.
+            let plain = judged(&[], 200, response, &route);
+            let may = class(&[("cookie", "session=2")]).may_have(&plain.life);
+            assert!(!plain.verdict.shares() || may == expected.shares(), "{cookies:?} {response:?}");
+        }
     }
-    assert_eq!(given(&cookie, 200, &[]), not(Reason::Cookie));
-    let ignore = Route { cookies: Cookies::Ignore, ..Route::default() };
-    assert_eq!(judged(&cookie, 200, &[FRESH], &ignore).verdict, Verdict::Shareable);
-    assert_eq!(judged(&cookie, 200, &[FRESH, ("set-cookie", "a=b")], &ignore).verdict, not(Reason::SetCookie));
-    assert!(class(&cookie).may_have(false), "it may have what others were given");
+}
+
+#[test]
+fn a_body_that_was_one_users_is_not_confirmed_for_another_by_a_validator_that_all_have() {
+    let cookie = [("cookie", "session=1")];
+    for said in ["no-cache", "no-transform"] {
+        let response = [("cache-control", said), ("etag", "\"template-7\"")];
+        let given = given(&cookie, 200, &response);
+        assert!(!given.stores() && !given.shares(), "{said}: {given:?}");
+        assert!(given.why().is_some_and(|why| why != Reason::Cookie), "it says what is missing: {given:?}");
+    }
 }
 
 #[test]
@@ -314,7 +340,7 @@ fn a_line_that_nobody_can_read_does_not_make_a_response_last_longer_than_it_said
 #[test]
 fn an_extension_in_the_path_means_nothing() {
     // The path is no argument of the verdict: what a page at /account/x.css says decides, not what it is called.
-    assert_eq!(given(&[("cookie", "session=1")], 200, &[("content-type", "text/html")]), not(Reason::Cookie));
+    assert_eq!(given(&[("cookie", "session=1")], 200, &[("content-type", "text/html")]), not(Reason::Unsaid));
 }
 
 #[test]

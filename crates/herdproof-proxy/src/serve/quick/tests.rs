@@ -15,9 +15,13 @@ fn asks(lines: &str) -> Option<Head<'_>> {
 
 #[test]
 fn what_asks_for_a_page_and_says_nothing_else_is_plain() {
-    for fields in ["", "User-Agent: x\r\n", "ACCEPT: */*\r\ncookie: a=b\r\nX-Any: 1\r\nConnection: Keep-Alive\r\n"] {
+    for (fields, has_cookie) in [
+        ("", false),
+        ("User-Agent: x\r\n", false),
+        ("ACCEPT: */*\r\ncookie: a=b\r\nX-Any: 1\r\nConnection: Keep-Alive\r\n", true),
+    ] {
         let text = format!("GET /a?b HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
-        assert_eq!(asks(&text), Some(Head::Plain { host: "x", target: "/a?b" }));
+        assert_eq!(asks(&text), Some(Head::Plain { host: "x", target: "/a?b", has_cookie }));
     }
 }
 
@@ -102,13 +106,14 @@ proptest! {
     ) {
         let lines: String = fields.iter().flat_map(|(name, value)| [*name, ": ", *value, "\r\n"]).collect();
         let text = format!("GET {target} HTTP/1.1\r\n{lines}\r\n");
-        if let Some(Head::Plain { host, target: read }) = asks(&text) {
+        if let Some(Head::Plain { host, target: read, has_cookie }) = asks(&text) {
             let mut headers = HeaderMap::new();
             for (name, value) in &fields {
                 headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static(value));
             }
             let class = classify(&Method::GET, &headers, &Route::default());
             prop_assert_eq!(class.way(), Way::Share);
+            prop_assert_eq!(class.has_cookie(), has_cookie);
             prop_assert!(!class.is_head() && !class.has_range() && !class.is_conditional());
             prop_assert_eq!(class.asked, RequestDirectives::default());
             prop_assert!(!hop::names_more(&headers));

@@ -3,19 +3,21 @@
 use http::Method;
 
 use super::world::{Gate, Step, answer, bytes, fresh, get, head, request, run, run_with, with};
+use crate::policy::Cookies;
 
-/// Every kind of answer that a service may give to one who brings a cookie, and whether others may have it.
-const KINDS: [(&str, &str, bool); 10] = [
-    ("/none", "", false),
-    ("/fresh", "cache-control: max-age=60", false),
-    ("/private", "cache-control: private", false),
-    ("/no-store", "cache-control: no-store", false),
-    ("/no-cache", "cache-control: no-cache\netag: \"x\"", false),
-    ("/star", "cache-control: public, max-age=60\nvary: accept, *", false),
-    ("/cookie", "cache-control: public, max-age=60\nset-cookie: id={}", false),
-    ("/cookie-only", "set-cookie: id={}", false),
-    ("/vary-cookie", "cache-control: public, max-age=60\nvary: cookie, authorization", false),
-    ("/public", "cache-control: public, max-age=60", true),
+/// Every kind of answer that a service may give to a user, and the fields with which users share it.
+const KINDS: [(&str, &str, &[&str]); 11] = [
+    ("/none", "", &[]),
+    ("/guessed", "last-modified: Thu, 18 Aug 2016 02:01:18 GMT", &[]),
+    ("/fresh", "cache-control: max-age=60", &["cookie"]),
+    ("/private", "cache-control: private", &[]),
+    ("/no-store", "cache-control: no-store", &[]),
+    ("/no-cache", "cache-control: no-cache\netag: \"x\"", &[]),
+    ("/star", "cache-control: public, max-age=60\nvary: accept, *", &[]),
+    ("/cookie", "cache-control: public, max-age=60\nset-cookie: id={}", &[]),
+    ("/cookie-only", "set-cookie: id={}", &[]),
+    ("/vary-cookie", "cache-control: public, max-age=60\nvary: cookie, authorization", &[]),
+    ("/public", "cache-control: public, max-age=60", &["cookie", "authorization"]),
 ];
 
 /// A crowd at every kind of answer: who has bytes or a cookie that were made for another, where that may not be?
@@ -46,7 +48,7 @@ fn crowd(size: usize, field: &'static str) {
                     return false;
                 }
                 assert!(reply.status == 200 && reply.whole, "{path}: {reply:?}");
-                if !shared {
+                if !shared.contains(&field) {
                     assert_eq!(reply.text(), format!("for {user}"), "{path}");
                 }
                 let cookie = if headers.contains("set-cookie") { format!("id={user}") } else { String::new() };
@@ -65,8 +67,10 @@ fn crowd(size: usize, field: &'static str) {
             }
             assert!(served > size, "{served}");
             assert!(world.origin.peak() <= 64, "{}", world.origin.peak());
-            let shared = world.origin.log().iter().filter(|asked| asked.target == "/public").count();
-            assert!(field == "authorization" || shared == 1, "{shared}");
+            for path in ["/public", "/fresh"] {
+                let asked = world.origin.log().iter().filter(|asked| asked.target == path).count();
+                assert!(field == "authorization" || asked == 1, "{path}: {asked}");
+            }
         },
     );
 }
@@ -74,6 +78,76 @@ fn crowd(size: usize, field: &'static str) {
 #[test]
 fn a_thousand_users_with_cookies_have_no_byte_of_each_other() {
     crowd(1_000, "cookie");
+}
+
+/// A browser has cookies of its own for every page, also for those that are the same for all.
+#[test]
+fn a_herd_of_browsers_at_a_page_that_says_how_long_it_is_fresh_is_one_request() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    run(
+        move |_| vec![Step::Hold(hold.clone()), fresh("hello")],
+        async |world| {
+            let browser = |number: usize| with("/", &[("cookie", &format!("session={number}"))]);
+            let herd = world.herd(800, browser);
+            world.aboard(800).await;
+            gate.open();
+            for reply in herd.replies().await {
+                reply.is(200, "hello");
+            }
+            world.settled().await;
+            world.ask(browser(801)).await.is(200, "hello");
+            assert_eq!(world.origin.requests(), 1);
+        },
+    );
+}
+
+#[test]
+fn where_cookies_are_private_only_what_says_that_it_is_public_is_shared() {
+    run_with(
+        |settings| settings.rules.cookies = Cookies::Private,
+        |asked| {
+            let control = if asked.target == "/public" { "public, max-age=60" } else { "max-age=60" };
+            vec![answer(200, &format!("cache-control: {control}"), &format!("for {}", asked.header("cookie")))]
+        },
+        async |world| {
+            let user = |path: &'static str, name: &str| with(path, &[("cookie", name)]);
+            world.ask(user("/", "ann")).await.is(200, "for ann");
+            world.ask(user("/", "bob")).await.is(200, "for bob");
+            world.ask(user("/public", "ann")).await.is(200, "for ann");
+            world.settled().await;
+            world.ask(user("/public", "bob")).await.is(200, "for ann");
+        },
+    );
+}
+
+/// How long it is fresh is a guess, and so is that it is the same for one who has logged in.
+#[test]
+fn what_was_made_for_those_without_cookies_is_not_given_to_those_with_some() {
+    run(
+        |asked| {
+            let modified = "last-modified: Thu, 18 Aug 2016 02:01:18 GMT";
+            vec![answer(200, modified, &format!("for {:?}", asked.header("cookie")))]
+        },
+        async |world| {
+            world.ask(get("/")).await.is(200, "for \"\"");
+            world.settled().await;
+            world.ask(get("/")).await.is(200, "for \"\"");
+            assert_eq!(world.origin.requests(), 1, "it is kept");
+            let ann = world.ask(with("/", &[("cookie", "ann")])).await;
+            ann.is(200, "for \"ann\"");
+            assert!(ann.cache().ends_with("detail=cookie"), "{}", ann.cache());
+            world.ask(get("/")).await.is(200, "for \"\"");
+            assert_eq!(world.origin.requests(), 2, "and stays for those it was made for");
+            // It is known now what comes of that, so nobody waits for another's.
+            let joins = world.proxy.0.flights.stats().joins;
+            let herd = world.herd(20, |number| with("/", &[("cookie", &format!("user-{number}"))]));
+            for (number, reply) in herd.replies().await.into_iter().enumerate() {
+                reply.is(200, &format!("for \"user-{number}\""));
+            }
+            assert_eq!(world.proxy.0.flights.stats().joins, joins);
+        },
+    );
 }
 
 #[test]
@@ -278,7 +352,12 @@ fn no_spelling_of_private_is_overlooked() {
 #[test]
 fn no_spelling_of_a_cookie_or_credentials_is_overlooked() {
     run(
-        |asked| vec![answer(200, "cache-control: max-age=60", &asked.number.to_string())],
+        |asked| {
+            let is_first = asked.target.trim_start_matches('/').parse::<u8>().unwrap() < 4;
+            let said =
+                if is_first { "last-modified: Thu, 18 Aug 2016 02:01:18 GMT" } else { "cache-control: max-age=60" };
+            vec![answer(200, said, &asked.number.to_string())]
+        },
         async |world| {
             let spellings = [
                 "Cookie: a=b",
