@@ -347,6 +347,15 @@ pub const CASES: &[Case] = &[
         run: |stage| Box::pin(herd(stage, Plan::saying("max-age=60").after(S1 * 8), 100)),
     },
     Case {
+        name: "browsers",
+        group: "cookies",
+        what: "800 browsers at once with a cookie of their own, max-age=60, the same for all, origin 80 ms",
+        way: Way::Together,
+        leaves_traces: false,
+        prepare: None,
+        run: |stage| Box::pin(browsers(stage)),
+    },
+    Case {
         name: "cookies",
         group: "cookies",
         what: "1,000 users at once with a cookie of their own, twice, origin 80 ms; each body and Set-Cookie names its user",
@@ -547,6 +556,14 @@ async fn leader_leaves(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     Ok(vec![row("", figures(&answers, &scene.log()))])
 }
 
+async fn browsers(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
+    let scene = stage.origin.scene(Plan::saying("max-age=60").after(MS80));
+    let (target, path) = (stage.running.address, scene.path("page"));
+    let asks = (0..800).map(|user| Ask::with_cookie(target, &path, &format!("u{user}"))).collect();
+    let answers = Herd::new(target, asks).run().await;
+    Ok(vec![row("", figures(&answers, &scene.log()))])
+}
+
 async fn cookies(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let plans = [
         ("private", Plan::saying("private, no-store")),
@@ -556,7 +573,9 @@ async fn cookies(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let target = stage.running.address;
     let mut rows = Vec::new();
     for (label, plan) in plans {
-        let scene = stage.origin.scene(plan.after(MS80).whose(Whose::Cookie));
+        // Ours is told to take cookies for private there.
+        let folder = if label == "max-age" { "/careful" } else { "" };
+        let scene = stage.origin.scene_below(folder, plan.after(MS80).whose(Whose::Cookie));
         let path = scene.path("account");
         let (mut foreign, mut foreign_cookies, mut both) = (0, 0, None);
         for _ in 0..2 {

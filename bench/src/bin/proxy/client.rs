@@ -44,6 +44,11 @@ impl Ask {
     }
 
     /// As a user with a cookie.
+    /// For a page that is the same for all users.
+    pub fn with_cookie(host: SocketAddr, path: &str, user: &str) -> Ask {
+        Ask::with(host, path, body::EVERYBODY, &format!("Cookie: session={user}\r\n"))
+    }
+
     pub fn as_user(host: SocketAddr, path: &str, user: &str) -> Ask {
         Ask::with(host, path, user, &format!("Cookie: user={user}\r\n"))
     }

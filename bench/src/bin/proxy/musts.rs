@@ -33,6 +33,8 @@ pub fn all(results: &Results) -> Vec<Must> {
         "",
         &["right", "wrong"],
     );
+    musts.at_most("browsers: one origin request for 800 cookies", "browsers", "", "origin", 1.0);
+    musts.none("browsers: nobody without the right answer", "browsers", "", &["other", "cut", "wrong"]);
     musts.peak();
     for label in ["private", "set-cookie", "max-age"] {
         musts.none(

@@ -205,8 +205,13 @@ impl Origin {
     }
 
     pub fn scene(&self, plan: Plan) -> Arc<Scene> {
+        self.scene_below("", plan)
+    }
+
+    /// A scene whose paths begin with this.
+    pub fn scene_below(&self, folder: &str, plan: Plan) -> Arc<Scene> {
         let name = format!("s{}", self.scenes.made.fetch_add(1, Relaxed));
-        let prefix = format!("/{name}");
+        let prefix = format!("{folder}/{name}");
         let scene = Arc::new(Scene { prefix, plan: Mutex::new(plan), log: Mutex::default() });
         lock(&self.scenes.by_name).insert(name, Arc::clone(&scene));
         scene
@@ -252,8 +257,8 @@ async fn serve(mut stream: TcpStream, scenes: Arc<Scenes>) -> io::Result<()> {
         let request = parse(&String::from_utf8_lossy(&seen[..end]));
         seen.drain(..end + 4);
         let Some(request) = request else { return Ok(()) };
-        let name = request.path.trim_start_matches('/').split(['/', '?']).next().unwrap_or_default();
-        let scene = lock(&scenes.by_name).get(name).cloned();
+        let mut parts = request.path.split(['/', '?']);
+        let scene = parts.find_map(|name| lock(&scenes.by_name).get(name).cloned());
         let Some(scene) = scene else {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await?;
             continue;

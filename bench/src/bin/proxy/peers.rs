@@ -50,10 +50,11 @@ pub const PEERS: [Peer; 6] = [
     Peer {
         name: OURS,
         program: OURS,
-        files: &[],
+        files: &[(include_str!("../../../proxy/herdproof.toml.in"), "herdproof.toml")],
         folders: &[],
         command: |command, place| {
-            command.args(["proxy", "--admin", "off", "--origin"]).arg(format!("http://{}", place.origin));
+            command.args(["proxy", "--admin", "off", "--config"]).arg(place.run.join("herdproof.toml"));
+            command.arg("--origin").arg(format!("http://{}", place.origin));
             command.arg("--listen").arg(format!("127.0.0.1:{}", place.port));
         },
         keeps_files: false,
