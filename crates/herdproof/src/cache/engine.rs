@@ -163,10 +163,10 @@ where
 
     /// Puts an entry in. A load of it that is in progress fills nothing.
     pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Gone<K, V, E> {
-        let (hash, mut gone) = (self.hash(&key), Gone::default());
+        let (hash, weight, mut gone) = (self.hash(&key), self.scales.weight(&key, &entry), Gone::default());
         let mut shard = self.shard(hash);
         shard.loads().forget(hash, &key);
-        shard.entries.put(hash, Item { key, entry }, &self.scales, &mut gone);
+        shard.entries.put(hash, Item { key, entry }, weight, &self.scales, &mut gone);
         drop(shard);
         gone
     }
@@ -180,13 +180,13 @@ where
         let hash = self.hash(key);
         let mut shard = self.shard(hash);
         shard.loads().forget(hash, key);
-        shard.entries.remove_if(hash, |other| other.borrow() == key, |_| true, &self.scales)
+        shard.entries.remove_if(hash, |other| other.borrow() == key, |_| true)
     }
 
     /// Removes an entry because it is of no more use. Loads of it are not concerned.
     pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<Item<K, V, E>> {
         let hash = self.hash(key);
-        self.shard(hash).entries.remove_if(hash, |other| other == key, may, &self.scales)
+        self.shard(hash).entries.remove_if(hash, |other| other == key, may)
     }
 
     /// Changes an entry that is there, but not its weight.

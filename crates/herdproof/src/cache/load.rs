@@ -261,7 +261,7 @@ where
         fallback: Option<Got<V>>,
     ) -> Get<V, E> {
         let cache = &self.0;
-        let (mut fill, loaded) = Fill::at_end(job, outcome);
+        let (mut fill, loaded) = Fill::at_end(cache, job, outcome);
         let company = lead.close(|shard| fill.put(cache, shard));
         fill.count(cache);
         match company {

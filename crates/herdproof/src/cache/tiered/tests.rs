@@ -267,7 +267,7 @@ fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has()
         let (env, parting) = (sim.env(), Arc::default());
         let value = |number| Telltale(number, Arc::clone(&parting));
         let cache: Hearing = Cache::builder(&env)
-            .weighed(1_000, 1, |_, value: &Telltale| u64::from(value.0))
+            .weighed(1_000, 1, |_, value: Option<&Telltale>| value.map_or(0, |value| u64::from(value.0)))
             .policy(Policy::strict(100 * SEC))
             .tier(SharedTier::new(&env))
             .build();
