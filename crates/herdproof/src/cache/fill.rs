@@ -13,7 +13,7 @@ use std::{
 use super::{
     Inner,
     engine::Shard,
-    entry::{Content, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
+    entry::{Content, Entry, Life, Other, Phase, Terms, between, scaled, scaled_nanos},
     load::{Answer, Job},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
@@ -74,6 +74,7 @@ pub(super) struct Fill<K, V, E> {
     asked: Tick,
     mark: Mark,
     gone: Gone<K, V, E>,
+    replaced: Option<Arc<Other<V, E>>>,
     is_fenced: bool,
 }
 
@@ -88,7 +89,16 @@ where
     fn new(cache: &Inner<K, V, E>, key: K, job: (Place, Tick, Mark), entry: Option<Entry<V, E>>) -> Fill<K, V, E> {
         let (place, asked, mark) = job;
         let weight = entry.as_ref().map_or(0, |entry| cache.engine.scales.weight(&key, entry));
-        Fill { cargo: Some((key, entry)), weight, place, asked, mark, gone: Gone::default(), is_fenced: false }
+        Fill {
+            cargo: Some((key, entry)),
+            weight,
+            place,
+            asked,
+            mark,
+            gone: Gone::default(),
+            replaced: None,
+            is_fenced: false,
+        }
     }
 
     /// The fill of a load that has ended, and what those who wait are told.
@@ -114,7 +124,7 @@ where
         let is_current = |entry: &Entry<V, E>| is_known && !cache.tags.expired_since(entry.tags(), self.mark);
         match self.cargo.take() {
             Some((key, Some(mut entry))) if is_current(&entry) => {
-                cache.doubt(&key, &mut entry, self.asked);
+                self.replaced = cache.doubt(&key, &mut entry, self.asked);
                 shard.entries.put(hash, Item { key, entry }, self.weight, &cache.engine.scales, &mut self.gone);
             }
             Some((key, entry)) => {

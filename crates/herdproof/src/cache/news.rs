@@ -2,11 +2,14 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    sync::{Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use super::{Inner, entry::Entry};
+use super::{
+    Inner,
+    entry::{Entry, Other},
+};
 use crate::{
     env::{Tick, below, nanos},
     tier::{Feed, News},
@@ -54,11 +57,7 @@ where
         for (key, _) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
             let at = moment(cache, &key, from, smear);
-            cache.engine.update(&key, |entry| {
-                if entry.life().born() < from {
-                    entry.expire(at);
-                }
-            });
+            drop(cache.engine.update(&key, |entry| (entry.life().born() < from).then(|| entry.expire(at))));
         }
         if seen < AT_ONCE {
             return;
@@ -81,12 +80,12 @@ where
     V: Clone,
 {
     /// What was under way while news were missed may have been changed by then, and nobody said so: it is looked up again, as
-    /// are all that were there. To be called under the lock of its shard.
-    pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) {
-        let Some(second) = &self.second else { return };
+    /// are all that were there. To be called under the lock of its shard; what comes back is to be dropped without it.
+    #[must_use]
+    pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) -> Option<Arc<Other<V, E>>> {
+        let second = self.second.as_ref()?;
         let lost = Tick::from_nanos(second.lost.load(Relaxed));
-        if begun <= lost && lost > Tick::ZERO {
-            entry.expire(moment(self, key, lost, second.link.smear));
-        }
+        let is_doubtful = begun <= lost && lost > Tick::ZERO;
+        if is_doubtful { entry.expire(moment(self, key, lost, second.link.smear)) } else { None }
     }
 }

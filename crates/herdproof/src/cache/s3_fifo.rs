@@ -312,10 +312,8 @@ where
     }
 
     /// Changes an entry that is there, but not its weight.
-    pub(super) fn update(&mut self, hash: u64, key: &K, change: impl FnOnce(&mut Entry<V, E>)) {
-        if let Some(item) = self.items.find_mut(hash, |item| item.key == *key) {
-            change(&mut item.entry);
-        }
+    pub(super) fn update<T>(&mut self, hash: u64, key: &K, change: impl FnOnce(&mut Entry<V, E>) -> T) -> Option<T> {
+        self.items.find_mut(hash, |item| item.key == *key).map(|item| change(&mut item.entry))
     }
 
     /// Removes everything.
