@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     env::{Tick, below, nanos},
+    error::{caught, quietly},
     tier::{Feed, News},
 };
 
@@ -28,17 +29,27 @@ where
 {
     while let Some(news) = feed.next().await {
         let Some(cache) = cache.upgrade() else { return };
-        match news {
-            News::Changed(key) => drop(cache.engine.remove(&key)),
-            News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env().now(), smear),
-            News::Lost => {
-                let from = cache.env().now();
-                if let Some(second) = &cache.second {
-                    // Before any entry is looked at: what is put in from here on sees it under the lock of its shard.
-                    second.lost.store(from.as_nanos(), Relaxed);
-                }
-                look_again(&cache, from, smear).await;
+        // A value that panics when it is dropped has been removed before, and what comes after it is to be heard.
+        drop(caught(heard(&cache, news, smear)).await);
+    }
+}
+
+async fn heard<K, V, E>(cache: &Inner<K, V, E>, news: News<K>, smear: Duration)
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    match news {
+        News::Changed(key) => drop(cache.engine.remove(&key)),
+        News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env().now(), smear),
+        News::Lost => {
+            let from = cache.env().now();
+            if let Some(second) = &cache.second {
+                // Before any entry is looked at: what is put in from here on sees it under the lock of its shard.
+                second.lost.store(from.as_nanos(), Relaxed);
             }
+            look_again(cache, from, smear).await;
         }
     }
 }
@@ -57,7 +68,8 @@ where
         for (key, _) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
             let at = moment(cache, &key, from, smear);
-            drop(cache.engine.update(&key, |entry| (entry.life().born() < from).then(|| entry.expire(at))));
+            let expire = || cache.engine.update(&key, |entry| (entry.life().born() < from).then(|| entry.expire(at)));
+            quietly(|| drop(expire()));
         }
         if seen < AT_ONCE {
             return;

@@ -718,6 +718,7 @@ mod tests {
         let mut trial = Trial::new(&Sim::new(1).env(), 100_000, Some(Arc::new(|_, value| value.copied().unwrap_or(0))));
         (0..100).for_each(|key| assert!(trial.put(key, 5_000)));
         let few = trial.entries.ghosts.len();
+        (0..100).for_each(|key| assert!(!trial.remove(key) || few > 0));
         (1_000..30_000).for_each(|key| assert!(trial.put(key, 10)));
         assert!(trial.entries.len() > 9_000 && trial.entries.ghosts.len() * 4 >= trial.entries.len(), "{few}");
         // As many as the whole cache holds, evicted a while ago.
