@@ -175,11 +175,18 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let (cache, key) = (&self.0, key.to_owned());
-        let policy = cache.own_policy(&key);
-        if let Some((lead, prior)) = cache.begin_refresh(hash, &key, policy.as_deref(), due) {
-            cache.count_refresh();
-            self.lead(lead, key, policy, Purpose::Refresh, due.seen, prior, None, load).detach();
+        let cache = &self.0;
+        // Whoever is served does not get the panic of a weigher, a clone or a policy. The claim stands until it lapses.
+        let refreshed = quietly(|| {
+            let key = key.to_owned();
+            let policy = cache.own_policy(&key);
+            if let Some((lead, prior)) = cache.begin_refresh(hash, &key, policy.as_deref(), due) {
+                cache.count_refresh();
+                self.lead(lead, key, policy, Purpose::Refresh, due.seen, prior, None, load).detach();
+            }
+        });
+        if refreshed.is_none() {
+            count(&cache.tally.failures);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 const SEC: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 type Answer = Result<Got<u32>, GetError<String>>;
 
@@ -830,6 +831,22 @@ fn scales_that_panic_end_the_load_for_everybody_and_the_key_is_free_again() {
         scene.loads.store(1, Ordering::Relaxed);
         assert_eq!(scene.ask(MS).unwrap().value, 2);
     }
+}
+
+#[test]
+fn who_is_served_what_is_stale_does_not_get_the_panic_of_its_refresh() {
+    let weigh = |_: &String, value: Option<&u32>| if value == Some(&2) { panic!("scales") } else { 1 };
+    let mut scene = Scene::with(|builder| builder.weighed(1_000, 100, weigh).policy(Policy::strict(SEC).grace(HOUR)));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let refreshing = scene.cache.get("key", || async { Ok(2) });
+    check(&scene.sim.run(refreshing), 1, Source::Stale);
+    assert_eq!((scene.cache.stats().failures, scene.cache.0.engine.in_progress()), (1, 0));
+    scene.loads.store(2, Ordering::Relaxed);
+    scene.pass(60 * SEC);
+    check(&scene.ask(MS), 1, Source::Stale);
+    scene.pass(SEC);
+    check(&scene.ask(MS), 3, Source::Memory);
 }
 
 #[test]
