@@ -49,6 +49,11 @@ pub(crate) trait Home: Send + Sync + Sized + 'static {
 
     fn settings(&self) -> &Settings;
 
+    /// What a load is marked with when it begins; see [`Loads::stamp`]. Called under the lock of its shard.
+    fn stamp(&self) -> u64 {
+        0
+    }
+
     /// The shard of the keys with this hash, locked. To hold it must be short, and no user's code that may come back here runs
     /// meanwhile.
     fn shard(&self, hash: u64) -> impl DerefMut<Target = Self::Shard>;

@@ -5,7 +5,7 @@ use std::{borrow::Borrow, convert::Infallible, future::Future, hash::Hash, sync:
 use super::{
     Cache, Inner,
     call::{Call, Started, spanned},
-    engine::Found,
+    engine::{Found, Shard},
     entry::{Entry, Life, Phase},
     fill::{Fill, Loaded, Outcome},
     get::Get,
@@ -331,7 +331,9 @@ where
     /// Follows the load of a key, or leads it if it is to be loaded still: between the look-up and now somebody else may have
     /// loaded or changed it.
     pub(super) fn begin(self: &Arc<Self>, hash: u64, key: &K, own: Option<&Policy>, due: Due) -> Begun<'_, K, V, E> {
-        let shard = match follow(self, self.engine.shard(hash), hash, key) {
+        let mut shard = self.engine.shard(hash);
+        self.hide_outdated(&mut shard, hash, key);
+        let shard = match follow(self, shard, hash, key) {
             Ok(flight) => return Begun::Follow(flight),
             Err(shard) => shard,
         };
@@ -371,6 +373,15 @@ where
         let lead = Lead::begin(self, shard, hash, key.clone());
         let prior = found.zip(life).and_then(|(found, life)| self.prior(found.entry, life, own, due.seen));
         Some((lead, prior))
+    }
+
+    /// Hides a load that began before a tag of what is there was expired: who joined it would get what was expired.
+    fn hide_outdated(&self, shard: &mut Shard<K, V, E>, hash: u64, key: &K) {
+        let Some(mark) = shard.loads().stamp(hash, key) else { return };
+        let entry = shard.entries.peek(hash, |other| other == key);
+        if entry.is_some_and(|entry| self.tags.expired_since(entry.tags(), Mark(mark))) {
+            shard.loads().forget(hash, key);
+        }
     }
 
     /// What a load may start from and fall back on, if it is of any use still.

@@ -475,6 +475,30 @@ fn a_fill_after_its_tag_was_expired_is_refused() {
 }
 
 #[test]
+fn who_asks_after_a_tag_was_expired_does_not_get_what_was_being_loaded_before() {
+    let mut scene = Scene::new(Policy::strict(SEC));
+    let tagged = |scene: &Scene| {
+        let load = scene.load(100 * MS);
+        scene.cache.get_with("key", move |_| async move { Ok(Load::With(load.await?, Keep::tagged("shop"))) })
+    };
+    let first = tagged(&scene);
+    check(&scene.sim.run(first), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let before = tagged(&scene);
+    scene.pass(50 * MS);
+    scene.cache.expire_tag("toys", Duration::ZERO);
+    let joined = tagged(&scene);
+    scene.cache.expire_tag("shop", HOUR);
+    let after = [tagged(&scene), tagged(&scene)];
+    check(&scene.sim.run(before), 2, Source::Loaded);
+    check(&scene.sim.run(joined), 2, Source::Joined);
+    let [led, followed] = after.map(|get| scene.sim.run(get));
+    check(&led, 3, Source::Loaded);
+    check(&followed, 3, Source::Joined);
+    assert_eq!(scene.cache.peek("key").unwrap().value, 3);
+}
+
+#[test]
 fn expiring_a_tag_makes_its_entries_stale_one_by_one_and_no_others() {
     let sim = Sim::new(1);
     let env = sim.env();

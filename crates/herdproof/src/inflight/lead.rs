@@ -45,7 +45,7 @@ impl<'a, H: Home> Lead<'a, H> {
         hash: u64,
         key: H::Key,
     ) -> Lead<'a, H> {
-        let (place, spare) = shard.loads().begin(hash, key);
+        let (place, spare) = shard.loads().begin(hash, key, home.stamp());
         drop(shard);
         Lead { home, place, spare, owed: true }
     }

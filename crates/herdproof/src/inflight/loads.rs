@@ -28,6 +28,7 @@ struct Entry<K, V, E> {
     key: K,
     hash: u64,
     number: u64,
+    stamp: u64,
     seat: Seat<V, E>,
     /// Newcomers no longer find it; its followers stay.
     forgotten: bool,
@@ -127,6 +128,14 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
         self.joinable(hash, key).is_some()
     }
 
+    /// What the load of this key that newcomers may join was marked with when it began.
+    pub(crate) fn stamp<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
+        self.joinable(hash, key).map(|entry| entry.stamp)
+    }
+
     #[inline]
     fn joinable<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<&mut Entry<K, V, E>>
     where
@@ -141,11 +150,11 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
 
     /// A new flight, for a key of which there is none that newcomers may join, and a slot that may fit its load.
     #[inline]
-    pub(super) fn begin(&mut self, hash: u64, key: K) -> (Place, Option<Spare>) {
+    pub(super) fn begin(&mut self, hash: u64, key: K, stamp: u64) -> (Place, Option<Spare>) {
         let number = self.last + self.step;
         self.last = number;
         self.tally.flights += 1;
-        let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
+        let entry = Entry { key, hash, number, stamp, seat: Seat::Alone, forgotten: false };
         if self.first.is_none() {
             self.first = Some(entry);
         } else {
