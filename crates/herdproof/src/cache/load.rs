@@ -113,12 +113,8 @@ where
             Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),
             Ok(flight) => {
                 cache.count_miss();
-                return cache.wait_for(
-                    flight,
-                    cache.own_policy(&key.to_owned()).as_deref(),
-                    None,
-                    cache.env().coarse(),
-                );
+                cache.count_join(&flight);
+                return Get::waiting(cache.env(), flight, None, None);
             }
         };
         let (key, now) = (key.to_owned(), cache.env().coarse());
@@ -159,7 +155,8 @@ where
             Begun::Known(found) if purpose == Purpose::Prime => Get::known(found.entry, now),
             Begun::Known(found) => self.serve(hash, &key, found, now, load),
             Begun::Follow(flight) if purpose == Purpose::Miss => {
-                cache.wait_for(flight, policy.as_deref(), fallback, now)
+                cache.count_join(&flight);
+                Get::waiting(cache.env(), flight, fallback, cache.patience(policy.as_deref(), now))
             }
             Begun::Follow(flight) => Get::waiting(cache.env(), flight, fallback, None),
             Begun::Lead(lead, prior) => self.lead(lead, key, policy, purpose, now, prior, fallback, load),
@@ -423,18 +420,6 @@ where
         let (answer, span) = self.call(&[job.place], call).await;
         let outcome = self.outcome(&job, answer, span);
         Ending::Value(self.fill(job, outcome))
-    }
-
-    /// Waits for a load that somebody else has begun.
-    fn wait_for(
-        &self,
-        flight: Flight<Loaded<V, E>, Infallible>,
-        own: Option<&Policy>,
-        fallback: Option<Got<V>>,
-        now: Tick,
-    ) -> Get<V, E> {
-        self.count_join(&flight);
-        Get::waiting(self.env(), flight, fallback, self.patience(own, now))
     }
 
     /// Until when a caller who came now waits for a load, if there is something else to serve.

@@ -167,11 +167,11 @@ impl<'a, H: Home> Lead<'a, H> {
         let mut shard = self.home.shard(self.place.hash);
         let unneeded = shard.loads().keep(self.spare.take());
         let seat = shard.loads().seat(self.place);
-        let shared = seat.map(|seat| Arc::clone(seat.share(|| shared_of(self.home, self.place))));
+        let shared = seat.map(|seat| Arc::clone(seat.get_or_insert_with(|| shared_of(self.home, self.place))));
         drop(shard);
         drop(unneeded);
         // Only the leader takes its flight out, so it is there.
-        let shared = shared.unwrap_or_else(|| Arc::new(shared_of(self.home, self.place)));
+        let shared = shared.unwrap_or_else(|| shared_of(self.home, self.place));
         self.owed = false;
         let home = Arc::clone(self.home) as Arc<dyn Table>;
         OwnedLead { flight: FlightRef { shared, home }, id: id_of(self.home, self.place) }
