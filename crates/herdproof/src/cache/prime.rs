@@ -108,6 +108,11 @@ where
                     let pause = pause.max(self.put_off(&key).unwrap_or_default());
                     steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env().sleep(pause)) });
                 }
+                // It was refused before, and what is kept is still served as it is: longer than the pause, if that is long past its time.
+                Over::Loaded(Ok(Got { source: Source::StaleOnError, .. })) if (2..TRIES).contains(&tries) => {
+                    let pause = self.put_off(&key).unwrap_or_default().max(PAUSE);
+                    steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env().sleep(pause)) });
+                }
                 Over::Loaded(Ok(Got { source: Source::Loaded, .. }) | Err(GetError::Absent)) => primed.loaded += 1,
                 Over::Loaded(Ok(Got { source: Source::StaleOnError, .. }) | Err(_)) => primed.failed += 1,
                 Over::Loaded(Ok(_)) => primed.there += 1,
