@@ -149,7 +149,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        self.locked(hash).read(|shard| shard.entries.peek(hash, |other| other.borrow() == key).cloned())
+        self.locked(hash).read(|shard| Some(shard.entries.peek(hash, |other| other.borrow() == key)?.0.clone()))
     }
 
     /// Claims the refresh of an entry; see [`S3Fifo::claim`].
@@ -265,7 +265,7 @@ impl<K: Hash + Eq, V: Clone, E> Shard<K, V, E> {
 
     /// Not as a use.
     pub(super) fn peek(&self, hash: u64, key: &K) -> Option<Found<V, E>> {
-        let (entry, state) = self.entries.peek_state(hash, key)?;
+        let (entry, state) = self.entries.peek(hash, |other| other == key)?;
         Some(Found { entry: entry.clone(), state })
     }
 }

@@ -7,7 +7,7 @@ use std::{mem, num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, policy::Policy, tags::Tag};
 use crate::{
-    early,
+    early::{self, scaled_nanos},
     env::{Tick, below, nanos},
     error::Panic,
 };
@@ -447,13 +447,6 @@ impl<V: Clone, E> Clone for Entry<V, E> {
 /// So many times as long, to the microsecond or so; for ever, if that is too long to count.
 pub(super) fn scaled(time: Duration, by: f64) -> Duration {
     Duration::from_nanos(scaled_nanos(nanos(time), by))
-}
-
-/// So many times as many nanoseconds.
-#[inline]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
-pub(super) fn scaled_nanos(nanos: u64, by: f64) -> u64 {
-    (nanos as f64 * by) as u64
 }
 
 /// Nanoseconds from one point in time to a later one.

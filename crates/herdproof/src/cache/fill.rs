@@ -13,7 +13,7 @@ use std::{
 use super::{
     Inner,
     engine::Shard,
-    entry::{Content, Entry, Life, Other, Phase, Terms, between, scaled, scaled_nanos},
+    entry::{Content, Entry, Life, Other, Phase, Terms, between, scaled},
     load::{Answer, Job},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
@@ -22,7 +22,7 @@ use super::{
     tags::{Mark, Tag},
 };
 use crate::{
-    early,
+    early::{self, scaled_nanos},
     env::{Tick, nanos},
     error::Panic,
     event::Event,

@@ -247,7 +247,7 @@ where
             }
             Poll::Pending => {
                 let (asked, patience) = (job.asked, cache.patience(job.policy.as_deref(), job.asked));
-                let timeout = cache.policy(job.policy.as_deref()).load_timeout;
+                let timeout = job.policy(cache).load_timeout;
                 let call = Call::under_way(job.purpose, asked, timeout, slot.into_load());
                 let flight = lead.spawn(Box::pin(Arc::clone(cache).run(job, call)));
                 Get::waiting(cache.env(), flight, fallback, patience)
@@ -304,7 +304,7 @@ where
         // The load is started where it is polled, so that one that asks for its own key is refused.
         let flight = match (&cache.second, job.purpose) {
             (None, _) => lead.run(|| {
-                let timeout = cache.policy(job.policy.as_deref()).load_timeout;
+                let timeout = job.policy(cache).load_timeout;
                 let call = Call::new(job.purpose, job.asked, timeout, spanned(Started::by(load)));
                 Arc::clone(cache).run(job, call)
             }),
@@ -376,7 +376,7 @@ where
     fn hide_outdated(&self, shard: &mut Shard<K, V, E>, hash: u64, key: &K) {
         let Some(mark) = shard.loads().stamp(hash, key) else { return };
         let entry = shard.entries.peek(hash, |other| other == key);
-        if entry.is_some_and(|entry| self.tags.expired_since(entry.tags(), Mark(mark))) {
+        if entry.is_some_and(|(entry, _)| self.tags.expired_since(entry.tags(), Mark(mark))) {
             shard.loads().forget(hash, key);
         }
     }

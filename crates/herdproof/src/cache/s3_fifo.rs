@@ -168,13 +168,8 @@ where
         }
     }
 
-    #[inline(always)]
-    pub(super) fn peek(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<V, E>> {
-        self.items.find(hash, |item| is(&item.key)).map(|item| &item.entry)
-    }
-
-    pub(super) fn peek_state(&self, hash: u64, key: &K) -> Option<(&Entry<V, E>, State)> {
-        let bucket = self.items.find_bucket_index(hash, |item| item.key == *key)?;
+    pub(super) fn peek(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<(&Entry<V, E>, State)> {
+        let bucket = self.items.find_bucket_index(hash, |item| is(&item.key))?;
         let state = State(self.states[bucket].load(Relaxed));
         self.items.get_bucket(bucket).map(|item| (&item.entry, state))
     }

@@ -2,7 +2,6 @@
 
 use std::{
     any::Any,
-    fmt,
     future::Future,
     mem::needs_drop,
     ops::DerefMut,
@@ -66,7 +65,7 @@ impl<'a, H: Home> Lead<'a, H> {
                 self.leave(slot);
                 self.end(output.into())
             }
-            Poll::Pending => Flight::led(self.spawn_shared(slot.into_load())),
+            Poll::Pending => self.spawn(slot.into_load()),
         }
     }
 
@@ -142,12 +141,6 @@ impl<'a, H: Home> Lead<'a, H> {
         let (chain, shared) = (Chain::around([lead.id]), Arc::clone(&lead.flight.shared));
         LoadTask { load: Some(load), chain, lead }.spawn();
         shared
-    }
-
-    /// Runs the load to its end on this thread.
-    pub(crate) fn run_here(&mut self, load: impl FnOnce() -> Result<H::Value, H::Error>) -> Flight<H::Value, H::Error> {
-        let ended = nest::within(id_of(self.home, self.place), || catch_unwind(AssertUnwindSafe(load)));
-        self.end(ended.map_or_else(Ending::panicked, Ending::from))
     }
 
     /// As one poll of a load that its leader keeps polling itself; a panic is an ending.
@@ -310,12 +303,6 @@ impl<V: Clone, E> OwnedLead<V, E> {
 impl<V: Clone, E> Drop for OwnedLead<V, E> {
     fn drop(&mut self) {
         self.flight.end(Ending::Abandoned);
-    }
-}
-
-impl<V: Clone, E> fmt::Debug for OwnedLead<V, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnedLead").field(&self.id).finish()
     }
 }
 
