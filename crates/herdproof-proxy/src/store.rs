@@ -90,7 +90,9 @@ impl Store {
     pub(crate) fn new(env: &Env, memory: u64) -> Store {
         let entries = usize::try_from(memory / (8 << 10)).unwrap_or(usize::MAX).clamp(64, 10_000_000);
         let slots = Cache::builder(env)
-            .weighed(memory, entries, |key: &Key, slot: &Slot| key.weight() as u64 + slot.weight())
+            .weighed(memory, entries, |key: &Key, slot: Option<&Slot>| {
+                key.weight() as u64 + slot.map_or(0, Slot::weight)
+            })
             .policy(Policy::strict(SIGNPOST))
             .build();
         Store {

@@ -265,7 +265,11 @@ where
     }
 
     /// Expires all entries with this tag, each at its own moment within `smear`: then it is as if its time to live were over,
-    /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing.
+    /// so it is served stale where there is grace. Loads of such entries that are under way fill nothing, and who has to wait
+    /// from now on begins a new one.
+    ///
+    /// The tags of an entry are known once it is there. Where nothing is, those who ask during its first load still join that:
+    /// should its value turn out to have the tag, they get it, and it fills nothing.
     pub fn expire_tag(&self, tag: &str, smear: Duration) {
         let cache = &*self.0;
         cache.second_hears(|| Change::ExpireTag(tag.into(), smear));
@@ -345,6 +349,12 @@ where
     #[inline(always)]
     fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Which tags had been expired.
+    #[inline(always)]
+    fn stamp(&self) -> u64 {
+        self.tags.mark().0
     }
 
     #[inline(always)]

@@ -56,7 +56,8 @@ pub fn lead(ttl: Duration, grace: Duration, load: Duration, bits: u64) -> Durati
 /// As [`load_time`].
 #[inline]
 pub(crate) fn load_nanos(before: Option<u64>, took: u64) -> u64 {
-    before.map_or(took, |before| took.max(scaled(before, MEMORY).saturating_add(scaled(took, 1.0 - MEMORY))))
+    before
+        .map_or(took, |before| took.max(scaled_nanos(before, MEMORY).saturating_add(scaled_nanos(took, 1.0 - MEMORY))))
 }
 
 /// As [`lead`].
@@ -66,7 +67,7 @@ pub(crate) fn lead_nanos(ttl: u64, grace: u64, load: u64, bits: u64) -> u64 {
     if grace >= load.saturating_mul(2) {
         return 0;
     }
-    scaled(load, LEAST + SPREAD * exponential(bits)).min(ttl / 2)
+    scaled_nanos(load, LEAST + SPREAD * exponential(bits)).min(ttl / 2)
 }
 
 /// Exponential with mean 1, truncated at 4: the inverse of its distribution function at a uniform draw.
@@ -78,8 +79,8 @@ fn exponential(bits: u64) -> f64 {
 
 /// So many times as many nanoseconds.
 #[inline]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is too long to count is for ever")]
-fn scaled(nanos: u64, by: f64) -> u64 {
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
+pub(crate) fn scaled_nanos(nanos: u64, by: f64) -> u64 {
     (nanos as f64 * by) as u64
 }
 

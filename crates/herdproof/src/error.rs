@@ -8,10 +8,14 @@ use std::{
     any::Any,
     error::Error,
     fmt,
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
 };
 
 use parking_lot::Mutex;
+use pin_project_lite::pin_project;
 
 /// A panic that was caught, so that whoever waits for the work learns of it instead of hanging.
 ///
@@ -53,6 +57,32 @@ pub(crate) fn quietly<T>(drops: impl FnOnce() -> T) -> Option<T> {
             // Said once, by the panic hook; the payload's own drop might panic again.
             std::mem::forget(Panic::new(payload));
             None
+        }
+    }
+}
+
+pin_project! {
+    /// Work whose panic is its end and nobody else's, from [`caught`].
+    pub(crate) struct Caught<F> {
+        #[pin]
+        work: F,
+    }
+}
+
+/// Work that somebody goes on after: a panic of it is an error.
+pub(crate) fn caught<F: Future>(work: F) -> Caught<F> {
+    Caught { work }
+}
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Result<F::Output, Panic>;
+
+    /// Not to be polled again after a panic.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let work = self.project().work;
+        match catch_unwind(AssertUnwindSafe(|| work.poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(payload) => Poll::Ready(Err(Panic::new(payload))),
         }
     }
 }

@@ -44,7 +44,7 @@ mod retries;
 use std::{
     convert::Infallible,
     fmt,
-    future::Future,
+    future::{Future, ready},
     hash::{BuildHasher, Hash},
     ops::DerefMut,
     sync::Arc,
@@ -191,10 +191,7 @@ where
     where
         L: FnOnce() -> Result<V, E>,
     {
-        match self.lead(key) {
-            Ok(mut lead) => lead.run_here(load).wait(),
-            Err((flight, _)) => flight.wait(),
-        }
+        self.run(key, || ready(load())).wait()
     }
 
     /// Lets the next caller of this key begin anew. Those aboard stay aboard, and when their load ends it does not touch

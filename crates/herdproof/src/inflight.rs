@@ -49,6 +49,11 @@ pub(crate) trait Home: Send + Sync + Sized + 'static {
 
     fn settings(&self) -> &Settings;
 
+    /// What a load is marked with when it begins; see [`Loads::stamp`]. Called under the lock of its shard.
+    fn stamp(&self) -> u64 {
+        0
+    }
+
     /// The shard of the keys with this hash, locked. To hold it must be short, and no user's code that may come back here runs
     /// meanwhile.
     fn shard(&self, hash: u64) -> impl DerefMut<Target = Self::Shard>;
@@ -136,7 +141,7 @@ where
 {
     let Settings { env, max_followers, .. } = home.settings();
     let Some((place, seat)) = shard.loads().find(hash, key) else { return Join::Over(shard) };
-    let shared = Arc::clone(seat.share(|| shared_of(home, place)));
+    let shared = Arc::clone(seat.get_or_insert_with(|| shared_of(home, place)));
     if nest::is_inside(id_of(home, place)) {
         return Join::Refused(FlightError::Reentrant);
     }
@@ -164,8 +169,8 @@ fn id_of<H: Home>(home: &Arc<H>, place: Place) -> FlightId {
     FlightId { home: Arc::as_ptr(home).addr(), number: place.number }
 }
 
-fn shared_of<H: Home>(home: &Arc<H>, place: Place) -> Shared<H::Value, H::Error> {
+fn shared_of<H: Home>(home: &Arc<H>, place: Place) -> Arc<Shared<H::Value, H::Error>> {
     let Settings { env, abandon, .. } = home.settings();
     let home = Arc::downgrade(home) as Weak<dyn Table>;
-    Shared::new(env.clone(), *abandon, place, home)
+    Arc::new(Shared::new(env.clone(), *abandon, place, home))
 }

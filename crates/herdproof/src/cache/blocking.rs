@@ -6,7 +6,10 @@ use super::{
     Cache,
     outcome::{GetError, Got, Source},
 };
-use crate::env::{Died, Env};
+use crate::{
+    env::{Died, Env},
+    inflight::Chain,
+};
 
 impl<K, V, E> Cache<K, V, E>
 where
@@ -55,7 +58,8 @@ where
 
 /// The work, where it disturbs nobody.
 async fn run<T: Send + 'static>(env: Env, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let task = match env.spawn_blocking(work) {
+    let chain = Chain::here();
+    let task = match env.spawn_blocking(move || chain.enter(work)) {
         Ok(task) => task,
         Err(work) => return work(),
     };
@@ -166,6 +170,22 @@ mod tests {
             let panicked = cache.get_blocking("key", || panic!("no such file")).unwrap_err();
             assert!(matches!(panicked, GetError::Panicked(panic) if panic.message() == "no such file"));
             assert_eq!(cache.get_blocking("key", || Ok(3)).unwrap().value, 3);
+        }
+    }
+
+    #[test]
+    fn a_load_that_asks_for_its_own_key_is_refused_not_left_waiting_for_itself() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let inside = runtime.block_on(async { Env::system() });
+        for env in [Env::system(), inside] {
+            let cache: Threads = Cache::builder(&env).build();
+            let own = cache.clone();
+            let nested = move || {
+                let other = own.get_blocking("other", || Ok(7));
+                let same = own.get_blocking("key", || unreachable!("it is being loaded"));
+                Ok(other.unwrap().value + u32::from(matches!(same, Err(GetError::Reentrant))))
+            };
+            assert_eq!(cache.get_blocking("key", nested).unwrap().value, 8);
         }
     }
 

@@ -56,7 +56,10 @@ where
         self
     }
 
-    /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed.
+    /// What all entries may weigh, in bytes say, how many of them are expected, and how one is weighed: its key, and its value if
+    /// it has one. What is absent and what failed has none, and counts as 64 at least; its key is as large as its caller chose.
+    ///
+    /// An entry is weighed once, before it is put in. What a value grows by later is not counted.
     ///
     /// What weighs more than its shard has room for is not kept; [`Stats::too_heavy`](super::Stats::too_heavy) counts that. A cache that
     /// expects a thousand entries or more has up to sixteen shards, so that is about a sixteenth of the whole; with fewer there are
@@ -65,7 +68,7 @@ where
         mut self,
         capacity: u64,
         entries: usize,
-        weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
+        weigh: impl Fn(&K, Option<&V>) -> u64 + Send + Sync + 'static,
     ) -> Self {
         self.size.entries = entries;
         self.size.weight = capacity;

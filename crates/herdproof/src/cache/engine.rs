@@ -149,7 +149,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        self.locked(hash).read(|shard| shard.entries.peek(hash, |other| other.borrow() == key).cloned())
+        self.locked(hash).read(|shard| Some(shard.entries.peek(hash, |other| other.borrow() == key)?.0.clone()))
     }
 
     /// Claims the refresh of an entry; see [`S3Fifo::claim`].
@@ -163,10 +163,10 @@ where
 
     /// Puts an entry in. A load of it that is in progress fills nothing.
     pub(super) fn put(&self, key: K, entry: Entry<V, E>) -> Gone<K, V, E> {
-        let (hash, mut gone) = (self.hash(&key), Gone::default());
+        let (hash, weight, mut gone) = (self.hash(&key), self.scales.weight(&key, &entry), Gone::default());
         let mut shard = self.shard(hash);
         shard.loads().forget(hash, &key);
-        shard.entries.put(hash, Item { key, entry }, &self.scales, &mut gone);
+        shard.entries.put(hash, Item { key, entry }, weight, &self.scales, &mut gone);
         drop(shard);
         gone
     }
@@ -180,19 +180,19 @@ where
         let hash = self.hash(key);
         let mut shard = self.shard(hash);
         shard.loads().forget(hash, key);
-        shard.entries.remove_if(hash, |other| other.borrow() == key, |_| true, &self.scales)
+        shard.entries.remove_if(hash, |other| other.borrow() == key, |_| true)
     }
 
     /// Removes an entry because it is of no more use. Loads of it are not concerned.
     pub(super) fn remove_if(&self, key: &K, may: impl FnOnce(&Entry<V, E>) -> bool) -> Option<Item<K, V, E>> {
         let hash = self.hash(key);
-        self.shard(hash).entries.remove_if(hash, |other| other == key, may, &self.scales)
+        self.shard(hash).entries.remove_if(hash, |other| other == key, may)
     }
 
-    /// Changes an entry that is there, but not its weight.
-    pub(super) fn update(&self, key: &K, change: impl FnOnce(&mut Entry<V, E>)) {
+    /// Changes an entry that is there, but not its weight. What comes of that is given back when no lock is held.
+    pub(super) fn update<T>(&self, key: &K, change: impl FnOnce(&mut Entry<V, E>) -> T) -> Option<T> {
         let hash = self.hash(key);
-        self.shard(hash).entries.update(hash, key, change);
+        self.shard(hash).entries.update(hash, key, change)
     }
 
     /// Removes all entries. Loads that are in progress fill nothing.
@@ -265,7 +265,7 @@ impl<K: Hash + Eq, V: Clone, E> Shard<K, V, E> {
 
     /// Not as a use.
     pub(super) fn peek(&self, hash: u64, key: &K) -> Option<Found<V, E>> {
-        let (entry, state) = self.entries.peek_state(hash, key)?;
+        let (entry, state) = self.entries.peek(hash, |other| other == key)?;
         Some(Found { entry: entry.clone(), state })
     }
 }
@@ -275,13 +275,18 @@ mod tests {
     use std::{
         collections::HashSet,
         ops::Range,
-        sync::{Arc, Mutex},
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicU32, Ordering::Relaxed},
+        },
+        time::Duration,
     };
 
     use super::{
         super::{
             Cache,
             entry::{Content, Life},
+            outcome::{Keep, Label},
         },
         *,
     };
@@ -353,6 +358,52 @@ mod tests {
             if let Some(cache) = cache {
                 (0..64).for_each(|key| drop(cache.peek(&key)));
             }
+        }
+    }
+
+    /// A value that counts how often it is cloned and dropped.
+    struct Counted(Arc<AtomicU32>);
+
+    impl Clone for Counted {
+        fn clone(&self) -> Counted {
+            self.0.fetch_add(1, Relaxed);
+            Counted(Arc::clone(&self.0))
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_entry_whose_time_is_cut_short_under_the_lock_has_no_value_dropped_there() {
+        let env = Sim::new(1).env();
+        let engine: Engine<u64, Counted, ()> = Engine::new(&env, Size { entries: 10, weight: 10, shards: 1 }, None);
+        let (count, second) = (Arc::new(AtomicU32::new(0)), Tick::from_nanos(1_000_000_000));
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, None);
+        let label = Arc::new(Label { tags: Box::default(), keep: Keep::default() });
+        for label in [None, Some(label)] {
+            let entry = Entry::new(life, Content::Value(Counted(Arc::clone(&count)), label.clone()));
+            drop(engine.put(1, entry));
+            count.store(0, Relaxed);
+            let expire = |at| {
+                let under_the_lock = |entry: &mut Entry<_, _>| (entry.expire(at), count.swap(0, Relaxed));
+                engine.update(&1, under_the_lock).unwrap()
+            };
+            assert!(matches!(expire(second + Duration::from_secs(1)), (None, 0)));
+            // Somebody holds it who will let go of it first.
+            let held = engine.peek(&1).unwrap();
+            count.store(0, Relaxed);
+            let at_once = engine.update(&1, |entry| {
+                let replaced = entry.expire(second);
+                count.store(0, Relaxed);
+                drop(held);
+                (replaced, count.load(Relaxed))
+            });
+            assert_eq!(at_once.unwrap().1, u32::from(label.is_none()), "the reader's own clone of a plain value");
+            assert_eq!(engine.peek(&1).unwrap().life().fresh_until, second);
         }
     }
 

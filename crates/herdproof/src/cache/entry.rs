@@ -3,11 +3,11 @@
 //! An entry costs 16 bytes beside its value, because a hit is as dear as the memory it has to fetch. And a hit compares one
 //! number: [`look_at`](Life::look_at), the first instant at which there is anything to think about.
 
-use std::{num::NonZero, sync::Arc, time::Duration};
+use std::{mem, num::NonZero, sync::Arc, time::Duration};
 
 use super::{outcome::Label, policy::Policy, tags::Tag};
 use crate::{
-    early,
+    early::{self, scaled_nanos},
     env::{Tick, below, nanos},
     error::Panic,
 };
@@ -180,6 +180,15 @@ impl Times {
         Times(parts.into_iter().fold(Self::SOME, |word, part| word | part))
     }
 
+    fn of(Life { look_at, fresh_until, fresh, grace, load }: Life) -> Times {
+        let left = if look_at <= fresh_until {
+            Away::at_most(between(look_at, fresh_until))
+        } else {
+            Away::at_most(between(fresh_until, look_at)).behind()
+        };
+        Times::new(left, Away::at_least(fresh), Away::at_least(grace), LoadTime::new(load))
+    }
+
     /// Whether it is past its time, and served as it is because loading it has failed.
     #[inline]
     pub(super) fn is_put_off(self) -> bool {
@@ -330,15 +339,10 @@ impl<V, E> Entry<V, E> {
 
 impl<V: Clone, E> Entry<V, E> {
     pub(super) fn new(life: Life, content: Content<V, E>) -> Entry<V, E> {
-        let Life { look_at, fresh_until, fresh, grace, load } = life;
-        let Content::Value(value, None) = content else { return Entry::Other(Arc::new(Other { life, content })) };
-        let left = if look_at <= fresh_until {
-            Away::at_most(between(look_at, fresh_until))
-        } else {
-            Away::at_most(between(fresh_until, look_at)).behind()
-        };
-        let (fresh, grace) = (Away::at_least(fresh), Away::at_least(grace));
-        Entry::Value { look_at, times: Times::new(left, fresh, grace, LoadTime::new(load)), value }
+        match content {
+            Content::Value(value, None) => Entry::Value { look_at: life.look_at, times: Times::of(life), value },
+            content => Entry::Other(Arc::new(Other { life, content })),
+        }
     }
 
     pub(super) fn life(&self) -> Life {
@@ -354,11 +358,28 @@ impl<V: Clone, E> Entry<V, E> {
         }
     }
 
-    /// No longer fresh from this time on.
-    pub(super) fn expire(&mut self, at: Tick) {
+    /// No longer fresh from this time on. A plain value stays where it is. What others hold at the moment is replaced, and comes
+    /// back, to be dropped when no lock is held: by then it may be nobody else's, and its drop may come back to the cache.
+    #[must_use]
+    pub(super) fn expire(&mut self, at: Tick) -> Option<Arc<Other<V, E>>> {
         let life = self.life();
-        if at < life.fresh_until {
-            *self = Entry::new(life.expire(at), self.clone().into_content());
+        if at >= life.fresh_until {
+            return None;
+        }
+        let life = life.expire(at);
+        match self {
+            Entry::Value { look_at, times, .. } => {
+                (*look_at, *times) = (life.look_at, Times::of(life));
+                None
+            }
+            Entry::Other(other) => {
+                if let Some(other) = Arc::get_mut(other) {
+                    other.life = life;
+                    return None;
+                }
+                let content = other.content.clone();
+                Some(mem::replace(other, Arc::new(Other { life, content })))
+            }
         }
     }
 
@@ -422,13 +443,6 @@ impl<V: Clone, E> Clone for Entry<V, E> {
 /// So many times as long, to the microsecond or so; for ever, if that is too long to count.
 pub(super) fn scaled(time: Duration, by: f64) -> Duration {
     Duration::from_nanos(scaled_nanos(nanos(time), by))
-}
-
-/// So many times as many nanoseconds.
-#[inline]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "out of range is zero or for ever")]
-pub(super) fn scaled_nanos(nanos: u64, by: f64) -> u64 {
-    (nanos as f64 * by) as u64
 }
 
 /// Nanoseconds from one point in time to a later one.

@@ -13,7 +13,7 @@ use std::{
 use super::{
     Inner,
     engine::Shard,
-    entry::{Content, Entry, Life, Phase, Terms, between, scaled, scaled_nanos},
+    entry::{Content, Entry, Life, Other, Phase, Terms, between, scaled},
     load::{Answer, Job},
     outcome::{Keep, Label, Load, Prior},
     policy::Policy,
@@ -22,7 +22,7 @@ use super::{
     tags::{Mark, Tag},
 };
 use crate::{
-    early,
+    early::{self, scaled_nanos},
     env::{Tick, nanos},
     error::Panic,
     event::Event,
@@ -68,11 +68,13 @@ pub(super) struct Outcome<V, E> {
 pub(super) struct Fill<K, V, E> {
     /// Absent once it is in.
     cargo: Option<(K, Option<Entry<V, E>>)>,
+    weight: u64,
     place: Place,
     /// When the load began: the instant, and which tags had been expired.
     asked: Tick,
     mark: Mark,
     gone: Gone<K, V, E>,
+    replaced: Option<Arc<Other<V, E>>>,
     is_fenced: bool,
 }
 
@@ -82,23 +84,39 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
+    /// Weighs the entry; the weigher may panic.
     #[inline(always)]
-    fn new(key: K, job: (Place, Tick, Mark), entry: Option<Entry<V, E>>) -> Fill<K, V, E> {
+    fn new(cache: &Inner<K, V, E>, key: K, job: (Place, Tick, Mark), entry: Option<Entry<V, E>>) -> Fill<K, V, E> {
         let (place, asked, mark) = job;
-        Fill { cargo: Some((key, entry)), place, asked, mark, gone: Gone::default(), is_fenced: false }
+        let weight = entry.as_ref().map_or(0, |entry| cache.engine.scales.weight(&key, entry));
+        Fill {
+            cargo: Some((key, entry)),
+            weight,
+            place,
+            asked,
+            mark,
+            gone: Gone::default(),
+            replaced: None,
+            is_fenced: false,
+        }
     }
 
     /// The fill of a load that has ended, and what those who wait are told.
     #[inline(always)]
-    pub(super) fn at_end(job: Job<K, V, E>, outcome: Outcome<V, E>) -> (Fill<K, V, E>, Loaded<V, E>) {
+    pub(super) fn at_end(
+        cache: &Inner<K, V, E>,
+        job: Job<K, V, E>,
+        outcome: Outcome<V, E>,
+    ) -> (Fill<K, V, E>, Loaded<V, E>) {
         let Job { key, place, asked, mark, .. } = job;
-        (Fill::new(key, (place, asked, mark), outcome.entry), outcome.loaded)
+        (Fill::new(cache, key, (place, asked, mark), outcome.entry), outcome.loaded)
     }
 
     /// Puts the entry in, unless the key was invalidated or set, or one of its tags expired, since the load began. If nothing is
     /// put in, what is there may be refreshed again at once.
     ///
-    /// A weigher, or the key's `Eq`, may panic here; then nothing is put in, and the lead ends the load for everybody.
+    /// The key's `Eq` and `Hash` may panic here, and nothing else of the user runs; then nothing is put in, and the lead ends the
+    /// load for everybody.
     #[inline(always)]
     pub(super) fn put(&mut self, cache: &Inner<K, V, E>, shard: &mut Shard<K, V, E>) {
         let hash = self.place.hash;
@@ -106,8 +124,8 @@ where
         let is_current = |entry: &Entry<V, E>| is_known && !cache.tags.expired_since(entry.tags(), self.mark);
         match self.cargo.take() {
             Some((key, Some(mut entry))) if is_current(&entry) => {
-                cache.doubt(&key, &mut entry, self.asked);
-                shard.entries.put(hash, Item { key, entry }, &cache.engine.scales, &mut self.gone);
+                self.replaced = cache.doubt(&key, &mut entry, self.asked);
+                shard.entries.put(hash, Item { key, entry }, self.weight, &cache.engine.scales, &mut self.gone);
             }
             Some((key, entry)) => {
                 shard.entries.unclaim(hash, &key);
@@ -136,7 +154,7 @@ where
 {
     /// The end of a load that runs as a task: fills, and gives what those who wait are to be told.
     pub(super) fn fill(&self, job: Job<K, V, E>, outcome: Outcome<V, E>) -> Loaded<V, E> {
-        let (mut fill, loaded) = Fill::at_end(job, outcome);
+        let (mut fill, loaded) = Fill::at_end(self, job, outcome);
         fill.put(self, &mut self.shard(fill.place.hash));
         fill.count(self);
         loaded
@@ -144,7 +162,7 @@ where
 
     /// Puts an entry in while the load goes on.
     pub(super) fn fill_meanwhile(&self, job: &Job<K, V, E>, entry: Entry<V, E>) {
-        let mut fill = Fill::new(job.key.clone(), (job.place, job.asked, job.mark), Some(entry));
+        let mut fill = Fill::new(self, job.key.clone(), (job.place, job.asked, job.mark), Some(entry));
         fill.put(self, &mut self.shard(job.place.hash));
         fill.count(self);
     }

@@ -5,7 +5,7 @@ use std::{borrow::Borrow, convert::Infallible, future::Future, hash::Hash, sync:
 use super::{
     Cache, Inner,
     call::{Call, Started, spanned},
-    engine::Found,
+    engine::{Found, Shard},
     entry::{Entry, Life, Phase},
     fill::{Fill, Loaded, Outcome},
     get::Get,
@@ -113,12 +113,8 @@ where
             Err(shard) => Lead::begin(cache, shard, hash, key.to_owned()),
             Ok(flight) => {
                 cache.count_miss();
-                return cache.wait_for(
-                    flight,
-                    cache.own_policy(&key.to_owned()).as_deref(),
-                    None,
-                    cache.env().coarse(),
-                );
+                cache.count_join(&flight);
+                return Get::waiting(cache.env(), flight, None, None);
             }
         };
         let (key, now) = (key.to_owned(), cache.env().coarse());
@@ -159,7 +155,8 @@ where
             Begun::Known(found) if purpose == Purpose::Prime => Get::known(found.entry, now),
             Begun::Known(found) => self.serve(hash, &key, found, now, load),
             Begun::Follow(flight) if purpose == Purpose::Miss => {
-                cache.wait_for(flight, policy.as_deref(), fallback, now)
+                cache.count_join(&flight);
+                Get::waiting(cache.env(), flight, fallback, cache.patience(policy.as_deref(), now))
             }
             Begun::Follow(flight) => Get::waiting(cache.env(), flight, fallback, None),
             Begun::Lead(lead, prior) => self.lead(lead, key, policy, purpose, now, prior, fallback, load),
@@ -175,11 +172,18 @@ where
         F: Future<Output = Result<Load<V>, E>> + Send + 'static,
         L: FnOnce(Option<Prior<V>>) -> F,
     {
-        let (cache, key) = (&self.0, key.to_owned());
-        let policy = cache.own_policy(&key);
-        if let Some((lead, prior)) = cache.begin_refresh(hash, &key, policy.as_deref(), due) {
-            cache.count_refresh();
-            self.lead(lead, key, policy, Purpose::Refresh, due.seen, prior, None, load).detach();
+        let cache = &self.0;
+        // Whoever is served does not get the panic of a weigher, a clone or a policy. The claim stands until it lapses.
+        let refreshed = quietly(|| {
+            let key = key.to_owned();
+            let policy = cache.own_policy(&key);
+            if let Some((lead, prior)) = cache.begin_refresh(hash, &key, policy.as_deref(), due) {
+                cache.count_refresh();
+                self.lead(lead, key, policy, Purpose::Refresh, due.seen, prior, None, load).detach();
+            }
+        });
+        if refreshed.is_none() {
+            count(&cache.tally.failures);
         }
     }
 
@@ -243,7 +247,7 @@ where
             }
             Poll::Pending => {
                 let (asked, patience) = (job.asked, cache.patience(job.policy.as_deref(), job.asked));
-                let timeout = cache.policy(job.policy.as_deref()).load_timeout;
+                let timeout = job.policy(cache).load_timeout;
                 let call = Call::under_way(job.purpose, asked, timeout, slot.into_load());
                 let flight = lead.spawn(Box::pin(Arc::clone(cache).run(job, call)));
                 Get::waiting(cache.env(), flight, fallback, patience)
@@ -261,7 +265,7 @@ where
         fallback: Option<Got<V>>,
     ) -> Get<V, E> {
         let cache = &self.0;
-        let (mut fill, loaded) = Fill::at_end(job, outcome);
+        let (mut fill, loaded) = Fill::at_end(cache, job, outcome);
         let company = lead.close(|shard| fill.put(cache, shard));
         fill.count(cache);
         match company {
@@ -300,7 +304,7 @@ where
         // The load is started where it is polled, so that one that asks for its own key is refused.
         let flight = match (&cache.second, job.purpose) {
             (None, _) => lead.run(|| {
-                let timeout = cache.policy(job.policy.as_deref()).load_timeout;
+                let timeout = job.policy(cache).load_timeout;
                 let call = Call::new(job.purpose, job.asked, timeout, spanned(Started::by(load)));
                 Arc::clone(cache).run(job, call)
             }),
@@ -324,7 +328,9 @@ where
     /// Follows the load of a key, or leads it if it is to be loaded still: between the look-up and now somebody else may have
     /// loaded or changed it.
     pub(super) fn begin(self: &Arc<Self>, hash: u64, key: &K, own: Option<&Policy>, due: Due) -> Begun<'_, K, V, E> {
-        let shard = match follow(self, self.engine.shard(hash), hash, key) {
+        let mut shard = self.engine.shard(hash);
+        self.hide_outdated(&mut shard, hash, key);
+        let shard = match follow(self, shard, hash, key) {
             Ok(flight) => return Begun::Follow(flight),
             Err(shard) => shard,
         };
@@ -366,6 +372,15 @@ where
         Some((lead, prior))
     }
 
+    /// Hides a load that began before a tag of what is there was expired: who joined it would get what was expired.
+    fn hide_outdated(&self, shard: &mut Shard<K, V, E>, hash: u64, key: &K) {
+        let Some(mark) = shard.loads().stamp(hash, key) else { return };
+        let entry = shard.entries.peek(hash, |other| other == key);
+        if entry.is_some_and(|(entry, _)| self.tags.expired_since(entry.tags(), Mark(mark))) {
+            shard.loads().forget(hash, key);
+        }
+    }
+
     /// What a load may start from and fall back on, if it is of any use still.
     fn prior(&self, entry: Entry<V, E>, life: Life, own: Option<&Policy>, now: Tick) -> Option<Entry<V, E>> {
         let of_use = entry.value().is_some() && life.phase(now, self.policy(own).keep) != Phase::Gone;
@@ -405,18 +420,6 @@ where
         let (answer, span) = self.call(&[job.place], call).await;
         let outcome = self.outcome(&job, answer, span);
         Ending::Value(self.fill(job, outcome))
-    }
-
-    /// Waits for a load that somebody else has begun.
-    fn wait_for(
-        &self,
-        flight: Flight<Loaded<V, E>, Infallible>,
-        own: Option<&Policy>,
-        fallback: Option<Got<V>>,
-        now: Tick,
-    ) -> Get<V, E> {
-        self.count_join(&flight);
-        Get::waiting(self.env(), flight, fallback, self.patience(own, now))
     }
 
     /// Until when a caller who came now waits for a load, if there is something else to serve.

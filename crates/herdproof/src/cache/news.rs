@@ -2,13 +2,17 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    sync::{Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use super::{Inner, entry::Entry};
+use super::{
+    Inner,
+    entry::{Entry, Other},
+};
 use crate::{
     env::{Tick, below, nanos},
+    error::{caught, quietly},
     tier::{Feed, News},
 };
 
@@ -25,17 +29,27 @@ where
 {
     while let Some(news) = feed.next().await {
         let Some(cache) = cache.upgrade() else { return };
-        match news {
-            News::Changed(key) => drop(cache.engine.remove(&key)),
-            News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env().now(), smear),
-            News::Lost => {
-                let from = cache.env().now();
-                if let Some(second) = &cache.second {
-                    // Before any entry is looked at: what is put in from here on sees it under the lock of its shard.
-                    second.lost.store(from.as_nanos(), Relaxed);
-                }
-                look_again(&cache, from, smear).await;
+        // A value that panics when it is dropped has been removed before, and what comes after it is to be heard.
+        drop(caught(heard(&cache, news, smear)).await);
+    }
+}
+
+async fn heard<K, V, E>(cache: &Inner<K, V, E>, news: News<K>, smear: Duration)
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    match news {
+        News::Changed(key) => drop(cache.engine.remove(&key)),
+        News::TagExpired { tag, smear } => cache.tags.expire(cache.tags.tag(&tag), || cache.env().now(), smear),
+        News::Lost => {
+            let from = cache.env().now();
+            if let Some(second) = &cache.second {
+                // Before any entry is looked at: what is put in from here on sees it under the lock of its shard.
+                second.lost.store(from.as_nanos(), Relaxed);
             }
+            look_again(cache, from, smear).await;
         }
     }
 }
@@ -54,11 +68,8 @@ where
         for (key, _) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
             let at = moment(cache, &key, from, smear);
-            cache.engine.update(&key, |entry| {
-                if entry.life().born() < from {
-                    entry.expire(at);
-                }
-            });
+            let expire = || cache.engine.update(&key, |entry| (entry.life().born() < from).then(|| entry.expire(at)));
+            quietly(|| drop(expire()));
         }
         if seen < AT_ONCE {
             return;
@@ -81,12 +92,12 @@ where
     V: Clone,
 {
     /// What was under way while news were missed may have been changed by then, and nobody said so: it is looked up again, as
-    /// are all that were there. To be called under the lock of its shard.
-    pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) {
-        let Some(second) = &self.second else { return };
+    /// are all that were there. To be called under the lock of its shard; what comes back is to be dropped without it.
+    #[must_use]
+    pub(super) fn doubt(&self, key: &K, entry: &mut Entry<V, E>, begun: Tick) -> Option<Arc<Other<V, E>>> {
+        let second = self.second.as_ref()?;
         let lost = Tick::from_nanos(second.lost.load(Relaxed));
-        if begun <= lost && lost > Tick::ZERO {
-            entry.expire(moment(self, key, lost, second.link.smear));
-        }
+        let is_doubtful = begun <= lost && lost > Tick::ZERO;
+        if is_doubtful { entry.expire(moment(self, key, lost, second.link.smear)) } else { None }
     }
 }

@@ -14,7 +14,6 @@ use std::{
 use super::{
     Cache,
     call::Plain,
-    entry::Phase,
     get::Get,
     load::Purpose,
     outcome::{GetError, Got, Source},
@@ -106,6 +105,12 @@ where
             match over {
                 Over::Loaded(Err(GetError::Refused(Refusal { after, .. }))) if tries < TRIES => {
                     let pause = after.unwrap_or_else(|| PAUSE.mul_f64(0.5 + rng.unit()));
+                    let pause = pause.max(self.put_off(&key).unwrap_or_default());
+                    steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env().sleep(pause)) });
+                }
+                // It was refused before, and what is kept is still served as it is: longer than the pause, if that is long past its time.
+                Over::Loaded(Ok(Got { source: Source::StaleOnError, .. })) if (2..TRIES).contains(&tries) => {
+                    let pause = self.put_off(&key).unwrap_or_default().max(PAUSE);
                     steps.push(Step { key, tries: tries + 1, doing: Doing::Pausing(self.0.env().sleep(pause)) });
                 }
                 Over::Loaded(Ok(Got { source: Source::Loaded, .. }) | Err(GetError::Absent)) => primed.loaded += 1,
@@ -125,15 +130,15 @@ where
         L: FnMut(K) -> F,
     {
         let cache = &*self.0;
-        let now = cache.env().now();
-        let fallback = cache.engine.peek(key).and_then(|entry| {
-            let life = cache.expired_by_tag(&entry, key);
-            let value = entry.value()?.clone();
-            let kept = life.phase(now, cache.policy(cache.own_policy(key).as_deref()).keep) == Phase::Kept;
-            kept.then(|| Got::new(value, Source::StaleOnError, life.born(), now))
-        });
         let load = |_| Plain { load: load(key.clone()) };
-        self.load(cache.engine.hash(key), key.clone(), now, fallback, Purpose::Prime, load)
+        // Nothing to fall back on: that would be the answer of a load that goes on, or that the limit has refused.
+        self.load(cache.engine.hash(key), key.clone(), cache.env().now(), None, Purpose::Prime, load)
+    }
+
+    /// How long what is kept of a key is served as it is after its load was refused, if anything is.
+    fn put_off(&self, key: &K) -> Option<Duration> {
+        self.peek(key)?;
+        Some(self.0.policy(self.0.own_policy(key).as_deref()).pause)
     }
 }
 
@@ -265,6 +270,39 @@ mod tests {
         priming.abort();
         sim.run_until(Tick::ZERO + 200 * MS);
         assert_eq!((origin.loads.load(Relaxed), cache.len()), (4, 3), "one of the four is a thirteen");
+    }
+
+    #[test]
+    fn what_is_kept_for_errors_is_primed_within_the_bound_though_patience_is_short() {
+        let mut sim = Sim::new(1);
+        let (env, origin) = (sim.env(), Origin::default());
+        let second = Duration::from_secs(1);
+        let policy = Policy::strict(second).on_error(60 * second).patience(MS);
+        let cache: Cache<u32, u32, String> = Cache::builder(&env).policy(policy).build();
+        (10..13).for_each(|key| cache.set(key, 0));
+        sim.run_until(Tick::ZERO + 2 * second);
+        let (clock, asked) = (env.clone(), origin.clone());
+        let primed = sim.run(async move { cache.prime(10..13, 1, |key| asked.load(&clock, key)).await });
+        assert_eq!((primed, origin.most.load(Relaxed)), (Primed { loaded: 3, there: 0, failed: 0 }, 1));
+    }
+
+    #[test]
+    fn what_is_kept_for_errors_is_tried_again_when_the_limit_refuses_it() {
+        let mut sim = Sim::new(1);
+        let (env, origin) = (sim.env(), Origin::default());
+        let second = Duration::from_secs(1);
+        let policy = Policy::strict(second).on_error(60 * second);
+        let limit = Bulkhead::new(&env, 1).max_waiting(0);
+        let cache: Cache<u32, u32, String> = Cache::builder(&env).policy(policy).load_limit(limit.clone()).build();
+        cache.set(1, 0);
+        sim.run_until(Tick::ZERO + 2 * second);
+        let taken = limit.try_enter(&crate::gate::Ask::new(&env)).unwrap();
+        let (clock, primed) = (env.clone(), cache.clone());
+        let priming = env.spawn(async move { primed.prime([1], 1, |key| origin.load(&clock, key)).await });
+        sim.run_until(Tick::ZERO + 3 * second);
+        drop(taken);
+        assert_eq!(sim.run(priming).unwrap(), Primed { loaded: 1, there: 0, failed: 0 });
+        assert_eq!(cache.peek(&1).unwrap().value, 1);
     }
 
     #[test]

@@ -28,11 +28,13 @@ use crate::env::{MapHasher, Tick};
 
 /// The percentage of the room that is for the main part.
 const MAIN: u64 = 97;
-/// The weight of an entry without a value, if the others are weighed: about what it takes in memory.
+/// The weight of what is there and of one entry more is never too large to be counted.
+const MOST_ROOM: u64 = u64::MAX / 2;
+/// The least weight of an entry without a value, if entries are weighed: about what it takes in memory beside its key.
 const NO_VALUE: u64 = 64;
 
-/// Weighs a value, in bytes say.
-pub(super) type Weigh<K, V> = Arc<dyn Fn(&K, &V) -> u64 + Send + Sync>;
+/// Weighs a key and its value, in bytes say.
+pub(super) type Weigh<K, V> = Arc<dyn Fn(&K, Option<&V>) -> u64 + Send + Sync>;
 
 /// What is known of keys and entries beside themselves.
 pub(super) struct Scales<K, V> {
@@ -46,6 +48,9 @@ pub(super) struct S3Fifo<K, V, E> {
     items: HashTable<Item<K, V, E>>,
     /// The state of each bucket's item. Apart from the items, of which more fit into a cache line without it.
     states: Box<[AtomicU16]>,
+    /// The weight of each bucket's item, as it was when it was put in: one that is weighed again may have grown or shrunk. Empty
+    /// if entries are not weighed.
+    weights: Box<[u64]>,
     /// The buckets of the small queue with their hashes, the oldest first. Some entries may have been removed since, and others
     /// inserted into their buckets.
     small: VecDeque<(usize, u64)>,
@@ -129,9 +134,13 @@ impl<K: Hash, V: Clone> Scales<K, V> {
         self.hasher.hash_one(key)
     }
 
-    fn weight<E>(&self, Item { key, entry }: &Item<K, V, E>) -> u64 {
-        let Some(weigh) = &self.weigh else { return 1 };
-        entry.value().map_or(NO_VALUE, |value| weigh(key, value).max(1))
+    /// The weight of an entry that is to be put in. This runs user code, so no lock is held.
+    #[inline(always)]
+    pub(super) fn weight<E>(&self, key: &K, entry: &Entry<V, E>) -> u64 {
+        self.weigh.as_ref().map_or(1, |weigh| {
+            let value = entry.value();
+            weigh(key, value).max(if value.is_some() { 1 } else { NO_VALUE })
+        })
     }
 }
 
@@ -142,9 +151,11 @@ where
 {
     /// With room for this weight.
     pub(super) fn new(room: u64) -> S3Fifo<K, V, E> {
+        let room = room.min(MOST_ROOM);
         S3Fifo {
             items: HashTable::new(),
             states: Box::default(),
+            weights: Box::default(),
             small: VecDeque::new(),
             ghosts: Box::default(),
             hand: 0,
@@ -157,13 +168,8 @@ where
         }
     }
 
-    #[inline(always)]
-    pub(super) fn peek(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<V, E>> {
-        self.items.find(hash, |item| is(&item.key)).map(|item| &item.entry)
-    }
-
-    pub(super) fn peek_state(&self, hash: u64, key: &K) -> Option<(&Entry<V, E>, State)> {
-        let bucket = self.items.find_bucket_index(hash, |item| item.key == *key)?;
+    pub(super) fn peek(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<(&Entry<V, E>, State)> {
+        let bucket = self.items.find_bucket_index(hash, |item| is(&item.key))?;
         let state = State(self.states[bucket].load(Relaxed));
         self.items.get_bucket(bucket).map(|item| (&item.entry, state))
     }
@@ -196,12 +202,18 @@ where
         }
     }
 
-    /// Puts an entry in, or another in its place.
+    /// Puts an entry of this weight in, or another in its place.
     #[inline]
-    pub(super) fn put(&mut self, hash: u64, item: Item<K, V, E>, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) {
-        let weight = scales.weight(&item);
+    pub(super) fn put(
+        &mut self,
+        hash: u64,
+        item: Item<K, V, E>,
+        weight: u64,
+        scales: &Scales<K, V>,
+        gone: &mut Gone<K, V, E>,
+    ) {
         if weight > self.main_room.max(1) {
-            if let Some(old) = self.remove_if(hash, |other| *other == item.key, |_| true, scales) {
+            if let Some(old) = self.remove_if(hash, |other| *other == item.key, |_| true) {
                 gone.keep(old);
             }
             gone.too_heavy = true;
@@ -212,7 +224,7 @@ where
         match self.items.entry(hash, |other| other.key == item.key, |other| scales.hash(&other.key)) {
             TableEntry::Occupied(found) => {
                 let bucket = found.bucket_index();
-                self.replace(bucket, item, weight, scales, gone);
+                self.replace(bucket, item, weight, gone);
             }
             TableEntry::Vacant(free) => {
                 let bucket = free.insert(item).bucket_index();
@@ -223,40 +235,47 @@ where
     }
 
     #[inline(never)]
-    fn replace(
-        &mut self,
-        bucket: usize,
-        mut new: Item<K, V, E>,
-        weight: u64,
-        scales: &Scales<K, V>,
-        gone: &mut Gone<K, V, E>,
-    ) {
+    fn replace(&mut self, bucket: usize, mut new: Item<K, V, E>, weight: u64, gone: &mut Gone<K, V, E>) {
+        let before = self.weight_of(bucket);
         let Some(item) = self.items.get_bucket_mut(bucket) else { return };
         let state = self.states[bucket].get_mut();
         // At least one use: the entry that is put in is not the one that is evicted for it. And no claim.
         *state = *state & State::SMALL | State(*state).uses().max(1);
-        let before = scales.weight(item);
-        self.weight = self.weight.saturating_sub(before).saturating_add(weight);
+        self.weight = self.weight - before + weight;
         if !State(*state).is_small() {
-            self.main_weight = self.main_weight.saturating_sub(before).saturating_add(weight);
+            self.main_weight = self.main_weight - before + weight;
         }
         mem::swap(&mut item.entry, &mut new.entry);
         gone.keep(new);
+        self.weighs(bucket, weight);
     }
 
     /// An item of this weight was inserted into this bucket.
     #[inline]
     fn inserted(&mut self, bucket: usize, hash: u64, weight: u64) {
-        let is_main = self.main_weight.saturating_add(weight) <= self.main_room || self.takes_ghost(hash);
+        let is_main = self.main_weight + weight <= self.main_room || self.takes_ghost(hash);
         *self.states[bucket].get_mut() = if is_main { 0 } else { State::SMALL };
-        self.weight = self.weight.saturating_add(weight);
+        self.weighs(bucket, weight);
+        self.weight += weight;
         if is_main {
-            self.main_weight = self.main_weight.saturating_add(weight);
+            self.main_weight += weight;
         } else {
             self.small.push_back((bucket, hash));
             if self.small.len() > self.items.len() {
                 self.prune_small();
             }
+        }
+    }
+
+    #[inline]
+    fn weight_of(&self, bucket: usize) -> u64 {
+        self.weights.get(bucket).copied().unwrap_or(1)
+    }
+
+    #[inline]
+    fn weighs(&mut self, bucket: usize, weight: u64) {
+        if let Some(kept) = self.weights.get_mut(bucket) {
+            *kept = weight;
         }
     }
 
@@ -266,7 +285,6 @@ where
             let done =
                 if main_is_full { self.evict_from_main(scales, gone) } else { self.evict_from_small(scales, gone) };
             if !done {
-                // Nothing is there, whatever a weigher may have said.
                 return;
             }
         }
@@ -277,23 +295,20 @@ where
         hash: u64,
         is: impl Fn(&K) -> bool,
         may: impl FnOnce(&Entry<V, E>) -> bool,
-        scales: &Scales<K, V>,
     ) -> Option<Item<K, V, E>> {
         let found = self.items.find_entry(hash, |item| is(&item.key)).ok()?;
         if !may(&found.get().entry) {
             return None;
         }
-        let (weight, bucket) = (scales.weight(found.get()), found.bucket_index());
+        let bucket = found.bucket_index();
         let item = found.remove().0;
-        self.release(weight, bucket);
+        self.release(bucket);
         Some(item)
     }
 
     /// Changes an entry that is there, but not its weight.
-    pub(super) fn update(&mut self, hash: u64, key: &K, change: impl FnOnce(&mut Entry<V, E>)) {
-        if let Some(item) = self.items.find_mut(hash, |item| item.key == *key) {
-            change(&mut item.entry);
-        }
+    pub(super) fn update<T>(&mut self, hash: u64, key: &K, change: impl FnOnce(&mut Entry<V, E>) -> T) -> Option<T> {
+        self.items.find_mut(hash, |item| item.key == *key).map(|item| change(&mut item.entry))
     }
 
     /// Removes everything.
@@ -303,6 +318,7 @@ where
         (self.hand, self.weight, self.main_weight) = (0, 0, 0);
         self.layout += 1;
         self.states = Box::default();
+        self.weights = Box::default();
         mem::take(&mut self.items)
     }
 
@@ -343,18 +359,21 @@ where
     /// The oldest of the small queue moves to the main part, or is evicted; false if nothing is there.
     fn evict_from_small(&mut self, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) -> bool {
         let Some((bucket, hash)) = self.small.pop_front() else { return self.evict_from_main(scales, gone) };
-        let Some(item) = self.items.get_bucket(bucket) else { return true };
+        if self.items.get_bucket(bucket).is_none() {
+            return true;
+        }
+        let weight = self.weight_of(bucket);
         let state = self.states[bucket].get_mut();
         if !State(*state).is_small() {
             // It was inserted into the main part, in the bucket of one that was removed.
         } else if State(*state).uses() == 0 {
             // If another was inserted into this bucket since, the ghost is of the one that was removed: rare, and of little weight.
             // The hash of the key would have to wait for the key to come from memory, and the ghost for that: a tenth of a miss.
-            self.evict(bucket, hash, scales, gone);
+            self.evict(bucket, hash, gone);
         } else {
             // Its uses start anew; a claim stands.
             *state &= !State::FLAGS;
-            self.main_weight = self.main_weight.saturating_add(scales.weight(item));
+            self.main_weight += weight;
         }
         true
     }
@@ -372,7 +391,7 @@ where
                 continue;
             }
             if State(*state).uses() == 0 {
-                self.evict(bucket, scales.hash(&item.key), scales, gone);
+                self.evict(bucket, scales.hash(&item.key), gone);
                 return true;
             }
             *state -= 1;
@@ -382,25 +401,21 @@ where
 
     /// Evicts the entry of a bucket. It goes from the table to where it stays, and its parts are read where they are: an item
     /// that is copied right after it was written in parts costs a miss a tenth of its time (`bench cache`, `miss`).
-    fn evict(&mut self, bucket: usize, hash: u64, scales: &Scales<K, V>, gone: &mut Gone<K, V, E>) {
+    fn evict(&mut self, bucket: usize, hash: u64, gone: &mut Gone<K, V, E>) {
         let Ok(found) = self.items.get_bucket_entry(bucket) else { return };
-        let weight = scales.weight(found.get());
         gone.keep(found.remove().0);
         gone.evicted += 1;
         self.evicted += 1;
-        self.release(weight, bucket);
+        self.release(bucket);
         self.leave_ghost(hash);
     }
 
-    /// The item of this weight has left its bucket.
-    fn release(&mut self, weight: u64, bucket: usize) {
-        self.weight = self.weight.saturating_sub(weight);
+    /// The item has left its bucket.
+    fn release(&mut self, bucket: usize) {
+        let weight = self.weight_of(bucket);
+        self.weight -= weight;
         if !State(*self.states[bucket].get_mut()).is_small() {
-            self.main_weight = self.main_weight.saturating_sub(weight);
-        }
-        if self.items.is_empty() {
-            // Should a weigher have said different things of the same entry.
-            (self.weight, self.main_weight) = (0, 0);
+            self.main_weight -= weight;
         }
     }
 
@@ -422,13 +437,21 @@ where
         let mut old = mem::replace(&mut self.items, HashTable::with_capacity(capacity));
         let buckets = self.items.num_buckets();
         let states = mem::replace(&mut self.states, iter::repeat_with(AtomicU16::default).take(buckets).collect());
+        let weights = match scales.weigh {
+            Some(_) => mem::replace(&mut self.weights, vec![0; buckets].into()),
+            None => Box::default(),
+        };
         let mut moved = vec![None; states.len()];
         for (bucket, (state, moved)) in states.into_iter().zip(&mut moved).enumerate() {
             let Ok(found) = old.get_bucket_entry(bucket) else { continue };
             let item = found.remove().0;
             let inserted = self.items.insert_unique(scales.hash(&item.key), item, |item| scales.hash(&item.key));
-            self.states[inserted.bucket_index()] = state;
-            *moved = Some(inserted.bucket_index());
+            let to = inserted.bucket_index();
+            self.states[to] = state;
+            *moved = Some(to);
+            if let Some(weight) = weights.get(bucket) {
+                self.weights[to] = *weight;
+            }
         }
         let small = mem::take(&mut self.small);
         self.small = small.into_iter().filter_map(|(bucket, hash)| Some((moved[bucket]?, hash))).collect();
@@ -436,12 +459,23 @@ where
     }
 
     fn leave_ghost(&mut self, hash: u64) {
-        if self.ghosts.is_empty() {
-            self.ghosts = vec![[0; 4]; self.items.len().div_ceil(4).next_power_of_two()].into_boxed_slice();
+        if self.ghosts.len() * 4 <= self.items.len() {
+            self.make_ghosts();
         }
         let (set, ghost) = ghost(hash, self.ghosts.len());
         let [first, second, third, _] = self.ghosts[set];
         self.ghosts[set] = [ghost, first, second, third];
+    }
+
+    /// As many as there are entries, which may have become many more by becoming lighter. Those that are there are in both of the
+    /// sets that they may belong to now.
+    #[cold]
+    #[inline(never)]
+    fn make_ghosts(&mut self) {
+        let sets = (self.items.len() / 4 + 1).next_power_of_two();
+        let old = mem::take(&mut self.ghosts);
+        let before = old.iter().copied().cycle().take(if old.is_empty() { 0 } else { sets });
+        self.ghosts = before.chain(iter::repeat([0; 4])).take(sets).collect();
     }
 
     /// Whether this key was evicted a short time ago, which counts once.
@@ -485,7 +519,7 @@ impl<K, V, E> Default for Gone<K, V, E> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, ops::Range};
+    use std::{collections::HashMap, ops::Range, sync::atomic::AtomicU64};
 
     use super::{
         super::entry::{Content, Life},
@@ -514,9 +548,21 @@ mod tests {
 
         fn put(&mut self, key: u64, value: u64) -> bool {
             let mut gone = Gone::default();
-            self.entries.put(self.scales.hash(&key), Item { key, entry: entry(value) }, &self.scales, &mut gone);
+            let (hash, item) = (self.scales.hash(&key), Item { key, entry: entry(value) });
+            let weight = self.scales.weight(&key, &item.entry);
+            self.entries.put(hash, item, weight, &self.scales, &mut gone);
             self.evicted += gone.evicted;
             !gone.too_heavy
+        }
+
+        /// That what is counted is the weight of what is there.
+        fn check(&self) {
+            let S3Fifo { items, states, weight, main_weight, .. } = &self.entries;
+            let weigh = |bucket: usize| items.get_bucket(bucket).map_or(0, |_| self.entries.weight_of(bucket));
+            let is_main = |bucket: &usize| !State(states[*bucket].load(Relaxed)).is_small();
+            let all = (0..states.len()).map(weigh).sum();
+            let main = (0..states.len()).filter(is_main).map(weigh).sum();
+            assert_eq!((*weight, *main_weight), (all, main));
         }
 
         fn get(&self, key: u64) -> Option<u64> {
@@ -539,7 +585,7 @@ mod tests {
         }
 
         fn remove(&mut self, key: u64) -> bool {
-            self.entries.remove_if(self.scales.hash(&key), |other| *other == key, |_| true, &self.scales).is_some()
+            self.entries.remove_if(self.scales.hash(&key), |other| *other == key, |_| true).is_some()
         }
     }
 
@@ -587,7 +633,7 @@ mod tests {
         for seed in 0..20 {
             let env = Sim::new(seed).env();
             let rng = env.rng("trial");
-            let mut trial = Trial::new(&env, 500, Some(Arc::new(|_, value| value % 7)));
+            let mut trial = Trial::new(&env, 500, Some(Arc::new(|_, value| value.map_or(0, |value| value % 7))));
             let mut last = HashMap::new();
             for _ in 0..20_000 {
                 let (key, value) = (rng.below(400), rng.bits());
@@ -604,18 +650,51 @@ mod tests {
                 }
                 assert!(trial.entries.weight() <= 500);
             }
-            let S3Fifo { items, states, weight, main_weight, .. } = &trial.entries;
-            let weigh = |item: &Item<_, _, _>| trial.scales.weight(item);
-            let is_main = |bucket: &usize| !State(states[*bucket].load(Relaxed)).is_small();
-            let main = (0..states.len()).filter(is_main).filter_map(|bucket| items.get_bucket(bucket));
-            assert_eq!((items.iter().map(weigh).sum(), main.map(weigh).sum()), (*weight, *main_weight), "{seed}");
+            trial.check();
+            let S3Fifo { items, weight, .. } = &trial.entries;
+            let weigh = |item: &Item<_, _, _>| trial.scales.weight(&item.key, &item.entry);
+            assert_eq!(items.iter().map(weigh).sum::<u64>(), *weight, "{seed}");
             assert!(items.len() > 100, "{}", items.len());
         }
     }
 
     #[test]
+    fn entries_that_weigh_something_else_later_make_neither_more_room_nor_less() {
+        let times = AtomicU64::new(0);
+        let weigh = move |_: &u64, _: Option<&u64>| times.fetch_add(1, Relaxed) % 5;
+        let mut trial = Trial::new(&Sim::new(1).env(), 100, Some(Arc::new(weigh)));
+        for key in 0..1_000 {
+            trial.ask(key);
+            trial.ask(key % 70);
+            trial.put(key % 30, key);
+            trial.remove(key % 41);
+            trial.check();
+            assert!(trial.entries.weight() <= 100 && trial.entries.len() <= 100, "{}", trial.entries.len());
+        }
+        assert!(trial.entries.len() > 20, "{}", trial.entries.len());
+    }
+
+    #[test]
+    fn whoever_asks_for_large_keys_that_have_no_value_fills_no_more_than_the_room() {
+        let env = Sim::new(1).env();
+        let scales: Scales<String, u64> =
+            Scales { hasher: env.hasher("entries"), weigh: Some(Arc::new(|key: &String, _| key.len() as u64)) };
+        let mut entries: S3Fifo<String, u64, ()> = S3Fifo::new(1_000_000);
+        let life = Life::begin(Tick::ZERO, 60_000_000_000, 0, 0, None);
+        let mut put = |key: String| {
+            let entry = Entry::new(life, Content::Absent);
+            let (hash, weight) = (scales.hash(&key), scales.weight(&key, &entry));
+            entries.put(hash, Item { key, entry }, weight, &scales, &mut Gone::default());
+            entries.items.iter().map(|item| item.key.len()).sum::<usize>()
+        };
+        assert!((0..1_000).all(|number| put(format!("{number:08192}")) <= 1_000_000));
+        assert!((0..100_000).all(|number| put(number.to_string()) <= 1_000_000));
+        assert!(entries.len() <= 1_000_000 / 64, "what has hardly a key takes room too: {}", entries.len());
+    }
+
+    #[test]
     fn what_is_too_heavy_is_not_kept_and_what_it_would_have_replaced_is_gone() {
-        let mut trial = Trial::new(&Sim::new(1).env(), 100, Some(Arc::new(|_, value| *value)));
+        let mut trial = Trial::new(&Sim::new(1).env(), 100, Some(Arc::new(|_, value| value.copied().unwrap_or(0))));
         assert!(trial.put(1, 97) && trial.get(1) == Some(97));
         assert!(!trial.put(1, 98));
         assert_eq!((trial.get(1), trial.entries.weight(), trial.evicted), (None, 0, 0));
@@ -623,10 +702,40 @@ mod tests {
 
     #[test]
     fn one_who_grows_in_its_place_makes_others_go() {
-        let mut trial = Trial::new(&Sim::new(1).env(), 100, Some(Arc::new(|_, value| *value)));
+        let mut trial = Trial::new(&Sim::new(1).env(), 100, Some(Arc::new(|_, value| value.copied().unwrap_or(0))));
         (0..10).for_each(|key| assert!(trial.put(key, 10)));
         assert!(trial.put(3, 50) && trial.entries.weight() <= 100);
         assert_eq!((trial.get(3), trial.evicted), (Some(50), 4));
+    }
+
+    #[test]
+    fn entries_that_become_lighter_and_so_many_more_have_as_many_ghosts() {
+        let mut trial = Trial::new(&Sim::new(1).env(), 100_000, Some(Arc::new(|_, value| value.copied().unwrap_or(0))));
+        (0..100).for_each(|key| assert!(trial.put(key, 5_000)));
+        let few = trial.entries.ghosts.len();
+        (0..100).for_each(|key| assert!(!trial.remove(key) || few > 0));
+        (1_000..30_000).for_each(|key| assert!(trial.put(key, 10)));
+        assert!(trial.entries.len() > 9_000 && trial.entries.ghosts.len() * 4 >= trial.entries.len(), "{few}");
+        // As many as the whole cache holds, evicted a while ago.
+        trial.entries.leave_ghost(trial.scales.hash(&7));
+        (50_000..52_000).for_each(|key| trial.entries.leave_ghost(trial.scales.hash(&key)));
+        assert!(trial.entries.takes_ghost(trial.scales.hash(&7)), "2,000 others do not push it out");
+    }
+
+    #[test]
+    fn ghosts_are_found_where_there_are_more_of_them() {
+        let mut trial = Trial::of(1_000_000);
+        (0..100).for_each(|key| trial.entries.leave_ghost(trial.scales.hash(&key)));
+        let left: Vec<u64> = (0..100).filter(|key| has_ghost(&trial, *key)).collect();
+        trial.ask_all(1_000..10_000);
+        trial.entries.leave_ghost(trial.scales.hash(&100));
+        assert!(trial.entries.ghosts.len() > 1_000 && !left.is_empty());
+        assert!(left.iter().all(|key| has_ghost(&trial, *key)));
+    }
+
+    fn has_ghost(trial: &Trial, key: u64) -> bool {
+        let (set, ghost) = ghost(trial.scales.hash(&key), trial.entries.ghosts.len());
+        trial.entries.ghosts[set].contains(&ghost)
     }
 
     #[test]
@@ -655,13 +764,12 @@ mod tests {
 
     #[test]
     fn what_is_as_heavy_as_can_be_is_weighed_all_the_same() {
-        let mut trial = Trial::new(&Sim::new(1).env(), u64::MAX, Some(Arc::new(|_, _| u64::MAX / 2)));
-        trial.ask_all(0..10);
-        // What would be heavier than can be said is as heavy as that, and fits.
-        assert!(trial.get(9).is_some() && trial.entries.weight() == u64::MAX);
-        let mut trial = Trial::new(&Sim::new(1).env(), u64::MAX - 1, Some(Arc::new(|_, _| u64::MAX / 2)));
-        trial.ask_all(0..10);
-        assert!(trial.entries.len() <= 2, "{}", trial.entries.len());
+        let mut trial = Trial::new(&Sim::new(1).env(), u64::MAX, Some(Arc::new(|_, _| u64::MAX / 5)));
+        for key in 0..100 {
+            trial.ask(key);
+            trial.check();
+            assert!(trial.get(key).is_some() && trial.entries.len() <= 2, "{}", trial.entries.len());
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use super::stats::count;
 use crate::{
     breaker::Breaker,
     env::{Env, Rng, Task, Tick},
+    error::caught,
     event::Event,
     gate::{Ask, Gate, Permit, Span, Verdict},
     tier::{Failure, Feed, Held, Lookup, Pushed, Tier, Wait, Want},
@@ -56,7 +57,7 @@ pub struct TierStats {
     pub refused: u64,
     /// Loads begun without a lease, because the tier was away or its lease holder too slow.
     pub alone: u64,
-    /// Changes that were never delivered, because there was no room to remember them.
+    /// Changes that were never delivered, because there was no room to remember them, or their delivery panicked.
     pub dropped: u64,
 }
 
@@ -104,6 +105,15 @@ where
     Wait(Wait<V>, Tick),
 }
 
+/// Why the tier gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    /// It was not called, failed, or took too long.
+    Away,
+    /// The call panicked, and would again.
+    Panicked,
+}
+
 /// What came of looking for a key in the tier.
 pub(super) enum Found<K, V>
 where
@@ -147,18 +157,21 @@ where
 
     /// One call to the tier, if the breaker allows it; no answer if it fails. What is owed is said in any case: whoever was
     /// given a lease while the breaker lets only some calls through, and then could not fill, would keep the fleet waiting.
-    async fn call<T>(&self, owed: bool, call: Answering<'_, T>) -> Option<T> {
+    async fn call<T>(&self, owed: bool, call: Answering<'_, T>) -> Result<T, Silence> {
         let ask = Ask::new(&self.env);
         let permit = self.breaker.try_enter(&ask).ok();
         if permit.is_none() && !owed {
             self.count(&self.tally.refused, &Event::TierRefusal);
-            return None;
+            return Err(Silence::Away);
         }
-        let outcome = by(&self.env, Some(ask.at + self.link.timeout), call).await;
-        let verdict = if matches!(outcome, Some(Ok(_))) { Verdict::Ok } else { Verdict::Fault };
+        let answer = match by(&self.env, Some(ask.at + self.link.timeout), caught(call)).await {
+            Some(Ok(Ok(answer))) => Ok(answer),
+            Some(Ok(Err(_))) | None => Err(Silence::Away),
+            Some(Err(_)) => Err(Silence::Panicked),
+        };
+        let verdict = if answer.is_ok() { Verdict::Ok } else { Verdict::Fault };
         permit.settle(&verdict, Span { from: ask.at, to: self.env.now() });
-        let answer = outcome.and_then(Result::ok);
-        if answer.is_none() {
+        if answer.is_err() {
             self.count(&self.tally.failures, &Event::TierFailure);
         }
         answer
@@ -186,7 +199,7 @@ where
         self.count_lookups(wanted.len());
         let answers = match &*wanted {
             [] => None,
-            wanted => self.call(false, self.tier.lookup_many(wanted)).await,
+            wanted => self.call(false, self.tier.lookup_many(wanted)).await.ok(),
         };
         let mut answered = wanted.iter().zip(answers.unwrap_or_default()).peekable();
         keys.iter()
@@ -201,7 +214,7 @@ where
     async fn look(self: &Arc<Self>, key: &K, sought: Sought) -> Seen<K, V> {
         let at = self.env.now();
         self.count_lookups(1);
-        let lookup = self.call(false, self.tier.lookup(key, self.want(sought))).await;
+        let lookup = self.call(false, self.tier.lookup(key, self.want(sought))).await.ok();
         self.seen(key, sought, lookup, at)
     }
 
@@ -243,7 +256,9 @@ where
             };
             self.count(&self.tally.waits, &Event::TierWait);
             let silence = self.silence(wait.left(), self.rng.unit());
-            let pushed = by(&self.env, Some((at + silence).min(give_up)), wait).await;
+            // A place that panics knows nothing more.
+            let pushed = by(&self.env, Some((at + silence).min(give_up)), caught(wait)).await;
+            let pushed = pushed.map(|pushed| pushed.unwrap_or(Pushed::Again));
             let now = self.env.now();
             match pushed {
                 Some(Pushed::Filled(held)) => return self.here(held, now),

@@ -1,9 +1,6 @@
 //! What a cache has done, counted.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::striped::Striped;
 
@@ -118,10 +115,4 @@ impl Tally {
 /// One more.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
-}
-
-impl fmt::Debug for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stats().fmt(f)
-    }
 }

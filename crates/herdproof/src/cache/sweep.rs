@@ -14,7 +14,7 @@ use super::{
     entry::{Phase, scaled},
     stats::count,
 };
-use crate::env::Env;
+use crate::{env::Env, error::quietly};
 
 /// How many entries are looked at before others get a turn.
 const AT_ONCE: usize = 256;
@@ -48,11 +48,15 @@ where
         let mut seen = 0;
         for (key, life) in entries.by_ref().take(AT_ONCE) {
             seen += 1;
-            let keep = cache.policy(cache.own_policy(&key).as_deref()).keep;
-            let gone = |life: super::entry::Life| now >= life.look_at && life.phase(now, keep) == Phase::Gone;
-            if gone(life) && cache.engine.remove_if(&key, |entry| gone(entry.life())).is_some() {
-                count(&cache.tally.swept);
-            }
+            // A value that panics when it is dropped, or a policy that panics, concerns this key alone.
+            quietly(|| {
+                let keep = cache.policy(cache.own_policy(&key).as_deref()).keep;
+                let gone = |life: super::entry::Life| now >= life.look_at && life.phase(now, keep) == Phase::Gone;
+                let removed = if gone(life) { cache.engine.remove_if(&key, |entry| gone(entry.life())) } else { None };
+                if removed.is_some() {
+                    count(&cache.tally.swept);
+                }
+            });
         }
         if seen < AT_ONCE {
             return;

@@ -46,7 +46,7 @@ struct Table {
 
 /// How often tags had been expired when something began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark(u64);
+pub(super) struct Mark(pub(super) u64);
 
 /// When a tag was expired. If it is expired again and again faster than it is smeared, one that was begun before stands until
 /// it has done its work, so that entries do not wait for ever.

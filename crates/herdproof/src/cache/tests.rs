@@ -18,6 +18,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 const SEC: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 type Answer = Result<Got<u32>, GetError<String>>;
 
@@ -474,6 +475,30 @@ fn a_fill_after_its_tag_was_expired_is_refused() {
 }
 
 #[test]
+fn who_asks_after_a_tag_was_expired_does_not_get_what_was_being_loaded_before() {
+    let mut scene = Scene::new(Policy::strict(SEC));
+    let tagged = |scene: &Scene| {
+        let load = scene.load(100 * MS);
+        scene.cache.get_with("key", move |_| async move { Ok(Load::With(load.await?, Keep::tagged("shop"))) })
+    };
+    let first = tagged(&scene);
+    check(&scene.sim.run(first), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let before = tagged(&scene);
+    scene.pass(50 * MS);
+    scene.cache.expire_tag("toys", Duration::ZERO);
+    let joined = tagged(&scene);
+    scene.cache.expire_tag("shop", HOUR);
+    let after = [tagged(&scene), tagged(&scene)];
+    check(&scene.sim.run(before), 2, Source::Loaded);
+    check(&scene.sim.run(joined), 2, Source::Joined);
+    let [led, followed] = after.map(|get| scene.sim.run(get));
+    check(&led, 3, Source::Loaded);
+    check(&followed, 3, Source::Joined);
+    assert_eq!(scene.cache.peek("key").unwrap().value, 3);
+}
+
+#[test]
 fn expiring_a_tag_makes_its_entries_stale_one_by_one_and_no_others() {
     let sim = Sim::new(1);
     let env = sim.env();
@@ -799,8 +824,9 @@ fn an_entry_costs_little_more_than_its_value() {
 fn what_takes_too_much_room_is_not_kept_and_that_is_counted() {
     let sim = Sim::new(1);
     let env = sim.env();
-    let cache: Cache<u32, Arc<[u8]>> =
-        Cache::builder(&env).weighed(16 * 1_000, 1_000, |_, value: &Arc<[u8]>| value.len() as u64).build();
+    let cache: Cache<u32, Arc<[u8]>> = Cache::builder(&env)
+        .weighed(16 * 1_000, 1_000, |_, value: Option<&Arc<[u8]>>| value.map_or(0, |value| value.len() as u64))
+        .build();
     cache.set(1, vec![0; 900].into());
     cache.set(2, vec![0; 1_100].into());
     assert!(cache.peek(&1).is_some() && cache.peek(&2).is_none());
@@ -812,7 +838,7 @@ fn what_takes_too_much_room_is_not_kept_and_that_is_counted() {
 
 #[test]
 fn scales_that_panic_end_the_load_for_everybody_and_the_key_is_free_again() {
-    let weigh = |_: &String, value: &u32| if *value == 1 { panic!("scales") } else { 1 };
+    let weigh = |_: &String, value: Option<&u32>| if value == Some(&1) { panic!("scales") } else { 1 };
     for slow in [false, true] {
         let mut scene = Scene::with(|builder| builder.weighed(1_000, 100, weigh));
         if slow {
@@ -832,9 +858,27 @@ fn scales_that_panic_end_the_load_for_everybody_and_the_key_is_free_again() {
 }
 
 #[test]
+fn who_is_served_what_is_stale_does_not_get_the_panic_of_its_refresh() {
+    let weigh = |_: &String, value: Option<&u32>| if value == Some(&2) { panic!("scales") } else { 1 };
+    let mut scene = Scene::with(|builder| builder.weighed(1_000, 100, weigh).policy(Policy::strict(SEC).grace(HOUR)));
+    check(&scene.ask(MS), 1, Source::Loaded);
+    scene.pass(2 * SEC);
+    let refreshing = scene.cache.get("key", || async { Ok(2) });
+    check(&scene.sim.run(refreshing), 1, Source::Stale);
+    assert_eq!((scene.cache.stats().failures, scene.cache.0.engine.in_progress()), (1, 0));
+    scene.loads.store(2, Ordering::Relaxed);
+    scene.pass(60 * SEC);
+    check(&scene.ask(MS), 1, Source::Stale);
+    scene.pass(SEC);
+    check(&scene.ask(MS), 3, Source::Memory);
+}
+
+#[test]
 fn what_is_replaced_or_never_let_in_was_not_pushed_out_by_others() {
     let env = Sim::new(1).env();
-    let cache: Cache<u32, u32> = Cache::builder(&env).weighed(16 * 50, 16, |_, value: &u32| u64::from(*value)).build();
+    let cache: Cache<u32, u32> = Cache::builder(&env)
+        .weighed(16 * 50, 16, |_, value: Option<&u32>| value.map_or(0, |value| u64::from(*value)))
+        .build();
     (0..10).for_each(|_| cache.set(1, 40));
     let stats = cache.stats();
     assert_eq!((stats.too_heavy, stats.evictions), (0, 0), "{stats:?}");

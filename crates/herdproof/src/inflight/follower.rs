@@ -130,20 +130,17 @@ where
     }
 
     /// The answer on a channel instead of a future, for code that selects on channels. The load goes on to its end.
-    pub fn channel(mut self) -> Receiver<Result<Landed<V>, FlightError<E>>> {
+    pub fn channel(self) -> Receiver<Result<Landed<V>, FlightError<E>>> {
         let (to, from) = sync_channel(1);
-        let answer = match &mut self.0 {
-            State::Alone(value) => value.take().map(|value| Ok(Landed::alone(value))),
-            State::Refused(error) => error.take().map(Err),
-            State::Aboard(aboard) => {
-                aboard.shared.send(to.clone(), aboard.joined());
-                None
+        match self.at_once() {
+            Ok(answer) => drop(to.try_send(answer)),
+            Err(flight) => {
+                if let State::Aboard(aboard) = &flight.0 {
+                    aboard.shared.send(to, aboard.joined());
+                }
+                flight.detach();
             }
-        };
-        if let Some(answer) = answer {
-            drop(to.try_send(answer));
         }
-        self.detach();
         from
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     any::Any,
-    fmt,
     future::Future,
     mem::needs_drop,
     ops::DerefMut,
@@ -45,7 +44,7 @@ impl<'a, H: Home> Lead<'a, H> {
         hash: u64,
         key: H::Key,
     ) -> Lead<'a, H> {
-        let (place, spare) = shard.loads().begin(hash, key);
+        let (place, spare) = shard.loads().begin(hash, key, home.stamp());
         drop(shard);
         Lead { home, place, spare, owed: true }
     }
@@ -66,7 +65,7 @@ impl<'a, H: Home> Lead<'a, H> {
                 self.leave(slot);
                 self.end(output.into())
             }
-            Poll::Pending => Flight::led(self.spawn_shared(slot.into_load())),
+            Poll::Pending => self.spawn(slot.into_load()),
         }
     }
 
@@ -144,12 +143,6 @@ impl<'a, H: Home> Lead<'a, H> {
         shared
     }
 
-    /// Runs the load to its end on this thread.
-    pub(crate) fn run_here(&mut self, load: impl FnOnce() -> Result<H::Value, H::Error>) -> Flight<H::Value, H::Error> {
-        let ended = nest::within(id_of(self.home, self.place), || catch_unwind(AssertUnwindSafe(load)));
-        self.end(ended.map_or_else(Ending::panicked, Ending::from))
-    }
-
     /// As one poll of a load that its leader keeps polling itself; a panic is an ending.
     pub(crate) fn poll_inside<F>(&self, load: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<Ending<H::Value, H::Error>>
     where
@@ -167,11 +160,11 @@ impl<'a, H: Home> Lead<'a, H> {
         let mut shard = self.home.shard(self.place.hash);
         let unneeded = shard.loads().keep(self.spare.take());
         let seat = shard.loads().seat(self.place);
-        let shared = seat.map(|seat| Arc::clone(seat.share(|| shared_of(self.home, self.place))));
+        let shared = seat.map(|seat| Arc::clone(seat.get_or_insert_with(|| shared_of(self.home, self.place))));
         drop(shard);
         drop(unneeded);
         // Only the leader takes its flight out, so it is there.
-        let shared = shared.unwrap_or_else(|| Arc::new(shared_of(self.home, self.place)));
+        let shared = shared.unwrap_or_else(|| shared_of(self.home, self.place));
         self.owed = false;
         let home = Arc::clone(self.home) as Arc<dyn Table>;
         OwnedLead { flight: FlightRef { shared, home }, id: id_of(self.home, self.place) }
@@ -310,12 +303,6 @@ impl<V: Clone, E> OwnedLead<V, E> {
 impl<V: Clone, E> Drop for OwnedLead<V, E> {
     fn drop(&mut self) {
         self.flight.end(Ending::Abandoned);
-    }
-}
-
-impl<V: Clone, E> fmt::Debug for OwnedLead<V, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnedLead").field(&self.id).finish()
     }
 }
 

@@ -28,6 +28,7 @@ struct Entry<K, V, E> {
     key: K,
     hash: u64,
     number: u64,
+    stamp: u64,
     seat: Seat<V, E>,
     /// Newcomers no longer find it; its followers stay.
     forgotten: bool,
@@ -42,23 +43,8 @@ impl<K, V, E> Entry<K, V, E> {
     }
 }
 
-/// Whether anybody but the leader has a part in the flight yet.
-pub(super) enum Seat<V, E> {
-    /// The leader is polling the load in place and nobody has joined, so nothing needs to be shared.
-    Alone,
-    Shared(Arc<Shared<V, E>>),
-}
-
-impl<V, E> Seat<V, E> {
-    /// What is shared, made now if it was not.
-    pub(super) fn share(&mut self, make: impl FnOnce() -> Shared<V, E>) -> &Arc<Shared<V, E>> {
-        if let Seat::Alone = self {
-            *self = Seat::Shared(Arc::new(make()));
-        }
-        let Seat::Shared(shared) = self else { unreachable!("it was made a line ago") };
-        shared
-    }
-}
+/// What those who have a part in the flight share. Empty while the leader polls the load in place and nobody has joined.
+pub(super) type Seat<V, E> = Option<Arc<Shared<V, E>>>;
 
 /// A flight that was taken out: its key, to be dropped when the lock is not held, and what is shared of it.
 pub(super) struct Removed<K, V, E> {
@@ -127,6 +113,14 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
         self.joinable(hash, key).is_some()
     }
 
+    /// What the load of this key that newcomers may join was marked with when it began.
+    pub(crate) fn stamp<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
+        self.joinable(hash, key).map(|entry| entry.stamp)
+    }
+
     #[inline]
     fn joinable<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<&mut Entry<K, V, E>>
     where
@@ -141,11 +135,11 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
 
     /// A new flight, for a key of which there is none that newcomers may join, and a slot that may fit its load.
     #[inline]
-    pub(super) fn begin(&mut self, hash: u64, key: K) -> (Place, Option<Spare>) {
+    pub(super) fn begin(&mut self, hash: u64, key: K, stamp: u64) -> (Place, Option<Spare>) {
         let number = self.last + self.step;
         self.last = number;
         self.tally.flights += 1;
-        let entry = Entry { key, hash, number, seat: Seat::Alone, forgotten: false };
+        let entry = Entry { key, hash, number, stamp, seat: None, forgotten: false };
         if self.first.is_none() {
             self.first = Some(entry);
         } else {
@@ -186,8 +180,7 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
     /// Takes the flight out and gives its key if it is the first, and nobody has joined it.
     #[inline]
     pub(super) fn remove_unshared(&mut self, place: Place) -> Option<K> {
-        let is_unshared =
-            |first: &mut Entry<K, V, E>| first.number == place.number && matches!(first.seat, Seat::Alone);
+        let is_unshared = |first: &mut Entry<K, V, E>| first.number == place.number && first.seat.is_none();
         let first = self.first.take_if(is_unshared)?;
         self.tally.ended(0);
         Some(first.key)
@@ -200,11 +193,7 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
             Some(first) => first,
             None => self.others.find_entry(place.hash, |entry| entry.number == place.number).ok()?.remove().0,
         };
-        let shared = match entry.seat {
-            Seat::Alone => None,
-            Seat::Shared(shared) => Some(shared),
-        };
-        let removed = Removed { _key: entry.key, shared };
+        let removed = Removed { _key: entry.key, shared: entry.seat };
         self.tally.ended(removed.followers());
         Some(removed)
     }
@@ -230,7 +219,7 @@ impl<K: Eq, V: Clone, E> Loads<K, V, E> {
 
     /// Whether anybody waits for this flight beside its leader.
     pub(crate) fn is_shared(&mut self, place: Place) -> bool {
-        self.seat(place).is_some_and(|seat| matches!(seat, Seat::Shared(shared) if shared.followers() > 0))
+        self.seat(place).and_then(|seat| seat.as_ref()).is_some_and(|shared| shared.followers() > 0)
     }
 
     /// Hides this flight from newcomers.

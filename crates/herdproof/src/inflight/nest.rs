@@ -40,6 +40,16 @@ impl Chain {
         Chain { innermost: around.pop(), around }
     }
 
+    /// Those whose loads are running.
+    pub(crate) fn here() -> Chain {
+        Chain::around([])
+    }
+
+    /// Works for a load inside these flights, on whatever thread: asking for one of their keys is refused.
+    pub(crate) fn enter<T>(mut self, work: impl FnOnce() -> T) -> T {
+        exactly(&mut self, work)
+    }
+
     /// A load of many keys: asking for one of them is refused rather than left waiting for itself.
     pub(crate) fn run<F: Future>(mut self, load: F) -> impl Future<Output = F::Output> {
         let mut load = Box::pin(load);

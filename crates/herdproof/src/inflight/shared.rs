@@ -128,7 +128,8 @@ impl<V: Clone, E> Shared<V, E> {
         };
         match joined {
             Ok(_) => {
-                self.followers.store(self.followers.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                let followers = self.followers.load(Ordering::Relaxed);
+                self.followers.store(followers.saturating_add(1), Ordering::Relaxed);
                 Ok(())
             }
             Err(DEAD) => Err(Closed::Dead),
@@ -302,6 +303,33 @@ impl<V: Clone, E> Shared<V, E> {
                 drop(to.try_send(answer));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::sim::Sim;
+
+    struct Nowhere;
+
+    impl Table for Nowhere {
+        fn remove(&self, _: Place, _: Removal) {}
+
+        fn unless_forgotten(&self, _: Place, _: &mut dyn FnMut()) -> bool {
+            false
+        }
+    }
+
+    /// A flight that lingers counts everybody who is given its value.
+    #[test]
+    fn a_flight_that_more_have_joined_than_can_be_counted_can_be_joined() {
+        let home: Weak<dyn Table> = Weak::<Nowhere>::new();
+        let place = Place { hash: 0, number: 0 };
+        let shared: Shared<u32, ()> = Shared::new(Sim::new(1).env(), Abandon::Cancel, place, home);
+        shared.land(Ending::Value(1));
+        shared.followers.store(u32::MAX, Ordering::Relaxed);
+        assert!(shared.join(1).is_ok() && shared.followers() == u64::from(u32::MAX));
     }
 }
 

@@ -11,8 +11,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::Future,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -24,6 +24,7 @@ use crate::{
     event::Event,
     gate::{Ask, Gate, Permit, Place, Priority, Refusal, Span, Verdict, Why},
     sync::Mutex,
+    timeout::by,
 };
 
 /// How many may wait for each that may be inside, unless told otherwise.
@@ -253,30 +254,21 @@ impl Gate for Bulkhead {
             if state.take(room.size, cost) {
                 return Ok(BulkheadPermit { room: Arc::clone(room), cost, stayed: None });
             }
-            let full = state.line.len() == *max_waiting;
+            // It may be longer than that: a clone of this may let more wait.
+            let full = state.line.len() >= *max_waiting;
             let pushed_out = if full { state.push_out(ask.priority) } else { None };
-            let depth = state.line.len() + 1;
-            (if depth > *max_waiting { None } else { Some(state.stand_in_line(cost, ask.priority)) }, depth, pushed_out)
+            let fits = !full || pushed_out.is_some();
+            let place = fits.then(|| state.stand_in_line(cost, ask.priority));
+            (place, state.line.len(), pushed_out)
         };
+        // Before anybody is woken or told: should that panic, it leaves the line.
+        let waiting = place.map(|place| Waiting { room, place, cost, over: false });
         if let Some(waker) = pushed_out.and_then(|waiter| waiter.waker) {
             waker.wake();
         }
-        let Some(place) = place else { return Err(self.refuse_until(Why::Queue, ask)) };
+        let Some(waiting) = waiting else { return Err(self.refuse_until(Why::Queue, ask)) };
         room.env.tell(&Event::QueueDepth(depth as u64));
-        let waiting = Waiting { room, place, cost, over: false };
-        let Some(deadline) = ask.deadline else {
-            let permit = waiting.await;
-            ask.at = room.env.now();
-            return permit.map_err(|PushedOut| self.refuse_until(Why::Queue, ask));
-        };
-        let (mut waiting, mut late) = (pin!(waiting), pin!(room.env.sleep_until(deadline)));
-        let permit = poll_fn(|cx| {
-            if let Poll::Ready(permit) = waiting.as_mut().poll(cx) {
-                return Poll::Ready(Some(permit));
-            }
-            late.as_mut().poll(cx).map(|_| None)
-        })
-        .await;
+        let permit = by(&room.env, ask.deadline, waiting).await;
         ask.at = room.env.now();
         match permit {
             Some(permit) => permit.map_err(|PushedOut| self.refuse_until(Why::Queue, ask)),

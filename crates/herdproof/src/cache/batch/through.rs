@@ -8,6 +8,7 @@ use std::{
     convert::Infallible,
     future::{Future, poll_fn},
     hash::Hash,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -24,6 +25,7 @@ use crate::{
         tiered::{Ashore, Through},
     },
     env::Tick,
+    error::{Panic, caught},
     gate::Span,
     inflight::OwnedLead,
     join::all,
@@ -155,7 +157,8 @@ where
             Purpose::Miss => Ashore::Waiting(self.lead.landing()),
             Purpose::Refresh | Purpose::Prime => Ashore::Nobody,
         };
-        match self.through.arrive(found, &mut ashore) {
+        let arrived = catch_unwind(AssertUnwindSafe(|| self.through.arrive(found, &mut ashore)));
+        match arrived.unwrap_or_else(|payload| Err(Loaded::Panicked(Arc::new(Panic::new(payload))))) {
             Ok(holding) => Some(Due { key: self, ashore, holding }),
             Err(loaded) => {
                 self.lead.land(loaded);
@@ -171,11 +174,11 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// To the tier and into memory with what was loaded.
+    /// To the tier and into memory with what was loaded. What panics on the way is of one key.
     async fn depart(self, answer: Answer<Load<V>, E>, span: Span) {
         let Due { key: Key { through, lead }, mut ashore, holding } = self;
-        let loaded = through.depart(holding, answer, span, &mut ashore).await;
+        let loaded = caught(through.depart(holding, answer, span, &mut ashore)).await;
         drop(ashore);
-        lead.land(loaded);
+        lead.land(loaded.unwrap_or_else(|panic| Loaded::Panicked(Arc::new(panic))));
     }
 }

@@ -70,7 +70,7 @@ where
     /// Stores what was loaded; nothing, if the tier is away.
     pub(in crate::cache) async fn fill(mut self, stored: Stored<V>) -> Option<Filled> {
         let lease = self.lease.take()?;
-        let filled = self.second.call(true, self.second.tier.fill(&self.key, lease, stored)).await;
+        let filled = self.second.call(true, self.second.tier.fill(&self.key, lease, stored)).await.ok();
         match filled {
             Some(Filled::Kept) => {}
             Some(Filled::Fenced) => self.second.count(&self.second.tally.fenced, &Event::TierFenced),

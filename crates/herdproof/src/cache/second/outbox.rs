@@ -12,10 +12,11 @@ use std::{
     time::Duration,
 };
 
-use super::Second;
+use super::{Second, Silence};
 use crate::{
-    backoff::Backoff,
+    backoff::{Backoff, Delays},
     env::{Env, MapHasher},
+    error::{caught, quietly},
     event::Event,
     tier::{Fault, Lease, Stored},
 };
@@ -49,8 +50,11 @@ impl<K, V> Change<K, V> {
     /// some time ago may not be the newest, so what remains of it is that there is another.
     fn late(self) -> Option<Change<K, V>> {
         match self {
-            Change::Put(key, _) | Change::Invalidate(key) => Some(Change::Invalidate(key)),
-            Change::ExpireTag(..) => Some(self),
+            Change::Put(key, stored) => {
+                quietly(|| drop(stored));
+                Some(Change::Invalidate(key))
+            }
+            Change::Invalidate(_) | Change::ExpireTag(..) => Some(self),
             Change::Fail(..) | Change::Renew(..) => None,
         }
     }
@@ -130,7 +134,7 @@ where
         outbox.changes.push_back(change);
         let waker = outbox.waker.take();
         drop(outbox);
-        drop(oldest);
+        quietly(|| drop(oldest));
         if is_full {
             self.count(&self.tally.dropped, &Event::TierDropped);
         }
@@ -160,27 +164,40 @@ where
         .await
     }
 
-    /// Delivers what the tier is to be told, one after another. What cannot be delivered is tried again, later each time.
+    /// Delivers what the tier is to be told, one after another. What cannot be delivered is tried again, later each time; but
+    /// what panics is not, or it would keep all that comes after it waiting.
     pub(super) async fn deliver(self: Arc<Self>) {
         let mut delays = Backoff::exponential(Duration::from_millis(100)).cap(Duration::from_secs(5)).delays();
         while let Some(change) = self.next_change().await {
             let subject = change.subject();
-            let mut change = Some(change);
-            while let Some(trying) = change.take() {
-                let owed = matches!(trying, Change::Fail(..) | Change::Renew(..));
-                if self.call(owed, self.tier.deliver(&trying)).await.is_some() {
-                    delays.reset();
-                    break;
-                }
-                if self.outbox.lock().closed {
-                    break;
-                }
-                change = trying.late();
-                if change.is_some() {
-                    self.env.sleep(delays.next(&self.rng)).await;
-                }
+            if !matches!(caught(self.deliver_one(change, &mut delays)).await, Ok(Ok(()))) {
+                self.count(&self.tally.dropped, &Event::TierDropped);
             }
             self.outbox.lock().done(subject.as_ref());
         }
+    }
+
+    async fn deliver_one(&self, change: Change<K, V>, delays: &mut Delays) -> Result<(), Silence> {
+        let mut change = Some(change);
+        while let Some(trying) = change.take() {
+            let owed = matches!(trying, Change::Fail(..) | Change::Renew(..));
+            let answer = self.call(owed, self.tier.deliver(&trying)).await;
+            change = match answer {
+                Err(Silence::Away) if !self.outbox.lock().closed => trying.late(),
+                Ok(()) | Err(_) => {
+                    quietly(|| drop(trying));
+                    None
+                }
+            };
+            match answer {
+                Ok(()) => delays.reset(),
+                Err(Silence::Panicked) => return answer,
+                Err(Silence::Away) if change.is_some() => {
+                    self.env.sleep(delays.next(&self.rng)).await;
+                }
+                Err(Silence::Away) => {}
+            }
+        }
+        Ok(())
     }
 }

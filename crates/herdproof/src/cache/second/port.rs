@@ -7,7 +7,7 @@ use crate::tier::{Feed, Filled, Lease, Lookup, Stored, Tier, TierError, Want};
 
 pub(super) type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, TierError>> + Send + 'a>>;
 
-/// A call to a tier costs more than the boxes.
+/// A call to a tier costs more than the boxes. It begins when it is polled, where its panics are caught.
 pub(super) trait AnyTier<K, V>: Send + Sync {
     fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>>;
     fn lookup_many<'a>(&'a self, wanted: &'a [(K, Want)]) -> Answering<'a, Vec<Option<Lookup<V>>>>;
@@ -23,7 +23,7 @@ where
     T: Tier<K, V>,
 {
     fn lookup<'a>(&'a self, key: &'a K, want: Want) -> Answering<'a, Lookup<V>> {
-        Box::pin(Tier::lookup(self, key, want))
+        Box::pin(async move { Tier::lookup(self, key, want).await })
     }
 
     /// It has failed if no key has an answer.
@@ -38,7 +38,7 @@ where
     }
 
     fn fill<'a>(&'a self, key: &'a K, lease: Lease, stored: Stored<V>) -> Answering<'a, Filled> {
-        Box::pin(Tier::fill(self, key, lease, stored))
+        Box::pin(async move { Tier::fill(self, key, lease, stored).await })
     }
 
     fn deliver<'a>(&'a self, change: &'a Change<K, V>) -> Answering<'a, ()> {

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Mutex,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
 };
 
@@ -18,8 +18,9 @@ use crate::{
     event::{Counts, Metric},
     limit::Bulkhead,
     tier::{
-        SharedTier, Tier,
+        Fault, Feed, Lease, Lookup, News, SharedTier, Speaker, Tier, TierError, Want,
         contract::{Faults, Faulty},
+        feed,
     },
 };
 
@@ -267,7 +268,7 @@ fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has()
         let (env, parting) = (sim.env(), Arc::default());
         let value = |number| Telltale(number, Arc::clone(&parting));
         let cache: Hearing = Cache::builder(&env)
-            .weighed(1_000, 1, |_, value: &Telltale| u64::from(value.0))
+            .weighed(1_000, 1, |_, value: Option<&Telltale>| value.map_or(0, |value| u64::from(value.0)))
             .policy(Policy::strict(100 * SEC))
             .tier(SharedTier::new(&env))
             .build();
@@ -287,6 +288,130 @@ fn who_asks_while_a_key_is_being_changed_does_not_keep_what_the_tier_still_has()
     };
     assert_eq!(after(|cache, _| cache.invalidate("key")), 2);
     assert_eq!(after(|cache, too_heavy| cache.set("key".into(), too_heavy)), 2);
+}
+
+/// A value whose next drop panics once it is armed.
+#[derive(Clone)]
+struct Bomb(Arc<AtomicBool>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.0.swap(false, Relaxed), "drop");
+    }
+}
+
+/// A tier that panics when it is asked for a bad key, or told of one, and whose news the test makes.
+struct Fragile(SharedTier<String, Bomb>, Mutex<Option<Feed<String>>>);
+
+impl Fragile {
+    fn check(key: &str) {
+        assert!(!key.starts_with("bad"), "{key}");
+    }
+}
+
+impl Tier<String, Bomb> for Fragile {
+    fn lookup(&self, key: &String, want: Want) -> impl Future<Output = Result<Lookup<Bomb>, TierError>> + Send {
+        Fragile::check(key);
+        self.0.lookup(key, want)
+    }
+
+    async fn fill(&self, key: &String, lease: Lease, stored: Stored<Bomb>) -> Result<Filled, TierError> {
+        self.0.fill(key, lease, stored).await
+    }
+
+    async fn fail(&self, key: &String, lease: Lease, fault: Fault) -> Result<(), TierError> {
+        self.0.fail(key, lease, fault).await
+    }
+
+    async fn renew(&self, key: &String, lease: Lease, time: Duration) -> Result<Filled, TierError> {
+        self.0.renew(key, lease, time).await
+    }
+
+    async fn put(&self, key: &String, stored: Stored<Bomb>) -> Result<(), TierError> {
+        Fragile::check(key);
+        self.0.put(key, stored).await
+    }
+
+    async fn invalidate(&self, key: &String) -> Result<(), TierError> {
+        self.0.invalidate(key).await
+    }
+
+    async fn expire_tag(&self, tag: &str, smear: Duration) -> Result<(), TierError> {
+        self.0.expire_tag(tag, smear).await
+    }
+
+    fn listen(&self) -> Feed<String> {
+        self.1.lock().unwrap().take().unwrap()
+    }
+}
+
+/// A cache before a fragile tier, another behind the same store, and who tells the first of news.
+fn fragile(env: &Env) -> ([Cache<String, Bomb, String>; 2], Speaker<String>) {
+    let (tier, (speaker, feed)) = (SharedTier::new(env), feed(10));
+    let policy = Policy::strict(100 * SEC);
+    let other = Cache::builder(&env.scope(1)).policy(policy.clone()).tier(tier.node()).build();
+    let cache = Cache::builder(env).policy(policy).tier(Fragile(tier, Mutex::new(Some(feed)))).build();
+    ([cache, other], speaker)
+}
+
+#[test]
+fn a_tier_that_panics_has_no_answer_and_is_told_of_what_comes_after() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let ([cache, other], _speaker) = fragile(&env);
+    let value = Bomb(Arc::default());
+    cache.set("bad".to_owned(), value.clone());
+    cache.set("good".to_owned(), value.clone());
+    sim.run_until(env.now() + SEC);
+    let stats = cache.tier_stats().unwrap();
+    assert_eq!((stats.dropped, stats.failures), (1, 1), "not tried again: {stats:?}");
+    let got = sim.run(other.get("good", || async { unreachable!("the tier was told") })).unwrap();
+    assert_eq!(got.source, Source::Tier);
+    let asked = cache.get("bad key", || async { Ok(value) });
+    assert_eq!(sim.run(asked).unwrap().source, Source::Loaded);
+}
+
+#[test]
+fn a_value_that_panics_when_it_is_dropped_ends_neither_the_outbox_nor_the_listener_nor_the_sweeper() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let ([cache, other], speaker) = fragile(&env);
+    let armed = Arc::new(AtomicBool::new(false));
+    cache.set("key".to_owned(), Bomb(Arc::clone(&armed)));
+    armed.store(true, Relaxed);
+    sim.run_until(env.now() + SEC);
+    assert!(!armed.load(Relaxed), "it was dropped when it was delivered");
+    cache.set("other".to_owned(), Bomb(Arc::default()));
+    sim.run_until(env.now() + SEC);
+    assert!(sim.run(other.get("other", || async { unreachable!("the tier was told") })).is_ok());
+    assert_eq!(cache.tier_stats().unwrap().dropped, 0);
+    armed.store(true, Relaxed);
+    for key in ["key", "other"] {
+        speaker.say(News::Changed(key.to_owned()));
+        sim.run_until(env.now() + SEC);
+    }
+    assert!(!armed.load(Relaxed) && cache.is_empty(), "it has heard of both");
+    let swept = Arc::new(AtomicBool::new(false));
+    cache.set("key".to_owned(), Bomb(Arc::clone(&swept)));
+    sim.run_until(env.now() + 99 * SEC);
+    swept.store(true, Relaxed);
+    cache.set("other".to_owned(), Bomb(Arc::default()));
+    sim.run_until(env.now() + 400 * SEC);
+    assert!(cache.is_empty() && cache.stats().swept == 2, "{:?}", cache.stats());
+}
+
+#[test]
+fn a_key_of_a_batch_that_panics_on_its_way_takes_no_other_along() {
+    let weigh = |key: &String, _: Option<&u32>| if key == "a" { panic!("scales") } else { 1 };
+    let mut fleet = Fleet::with(2, &Link::default(), |builder| builder.weighed(1_000, 100, weigh));
+    for (node, source) in [(0, Source::Loaded), (1, Source::Tier)] {
+        let batch = fleet.ask_many(node, "abc", 80 * MS);
+        let batch = fleet.sim.run(batch);
+        check_many(&batch, &[("b", 1, source), ("c", 1, source)]);
+        let told = |error: &GetError<String>| matches!(error, GetError::Panicked(panic) if panic.message() == "scales");
+        assert!(batch.failed.len() == 1 && told(&batch.failed[0].1), "{batch:?}");
+    }
+    assert_eq!(fleet.loads(), 1);
 }
 
 #[test]

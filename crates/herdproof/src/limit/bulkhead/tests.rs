@@ -1,6 +1,11 @@
 //! What a bulkhead owes to those inside and to those in the line.
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    task::Wake,
+    time::Duration,
+};
 
 use super::*;
 use crate::{
@@ -207,4 +212,45 @@ fn those_refused_are_told_different_instants_once_it_is_known_how_long_others_st
     assert_eq!((refusal.why, told[3]), (Why::Queue, 40));
     assert_eq!(pool.try_enter(&ask.clone().cost(3)).unwrap_err().after, None, "no time would be right");
     drop(two);
+}
+
+#[test]
+fn a_clone_that_lets_fewer_wait_still_lets_in_who_matters_more_and_makes_the_line_no_longer() {
+    let mut sim = Sim::new(1);
+    let env = sim.env();
+    let many = Bulkhead::new(&env, 1).max_waiting(5);
+    let few = many.clone().max_waiting(2);
+    let ask = |priority| Ask::new(&env).priority(priority);
+    let inside = work(&env, &many, ask(Priority::Normal), MS);
+    let waiting: Vec<_> = (0..4).map(|_| work(&env, &many, ask(Priority::Sheddable), MS)).collect();
+    sim.run_until(env.now());
+    let refused = work(&env, &few, ask(Priority::Sheddable), MS);
+    let critical = work(&env, &few, ask(Priority::Critical), MS);
+    sim.run_until(env.now());
+    assert_eq!(many.waiting(), 4);
+    assert_eq!(sim.run(critical).unwrap(), Ok(1));
+    assert_eq!(sim.run(refused).unwrap().unwrap_err().why, Why::Queue);
+    let let_in = gather(&mut sim, waiting).into_iter().filter(Result::is_ok).count();
+    assert!(let_in == 3 && sim.run(inside).unwrap().is_ok());
+}
+
+#[test]
+fn a_waker_that_panics_leaves_nobody_in_the_line_who_is_gone() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("waker");
+        }
+    }
+    let env = Sim::new(1).env();
+    let pool = Bulkhead::new(&env, 1).max_waiting(1);
+    let inside = pool.try_enter(&Ask::new(&env)).unwrap();
+    let (mut low, mut high) = (Ask::new(&env).priority(Priority::Sheddable), Ask::new(&env));
+    let mut pushed_out = Box::pin(pool.reserve(&mut low));
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(pushed_out.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let pushing = catch_unwind(AssertUnwindSafe(|| poll_once(Box::pin(pool.reserve(&mut high)).as_mut())));
+    assert!(pushing.is_err());
+    drop((pushed_out, inside));
+    assert_eq!((pool.waiting(), pool.taken()), (0, 0));
 }
