@@ -394,6 +394,11 @@ impl<V: Clone, E> Entry<V, E> {
         }
     }
 
+    /// Whether it is that a load failed.
+    pub(super) fn is_failure(&self) -> bool {
+        matches!(self, Entry::Other(other) if matches!(other.content, Content::Failed(_) | Content::Panicked(_)))
+    }
+
     pub(super) fn tags(&self) -> &[Tag] {
         self.label().map_or(&[], |label| &label.tags)
     }

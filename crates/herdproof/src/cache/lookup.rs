@@ -121,7 +121,10 @@ where
         let Found { entry, state } = found;
         let life = self.expired_by_tag(&entry, key);
         if now < life.look_at {
-            if life.is_put_off(now) {
+            if entry.is_failure() {
+                // Nothing was served, and during an outage most look-ups are of these.
+                self.count_miss();
+            } else if life.is_put_off(now) {
                 self.serve_stale(key, || now - life.born());
             } else {
                 self.serve_fresh(key);

@@ -12,7 +12,7 @@ pub struct Stats {
     pub hits: u64,
     /// Answered from memory with a stale value.
     pub stale: u64,
-    /// Found nothing that could be served at once.
+    /// Found nothing that could be served at once. That a load failed a moment ago is nothing, and no other load is begun for it.
     pub misses: u64,
     /// Of those, how many shared a load that was under way.
     pub joins: u64,

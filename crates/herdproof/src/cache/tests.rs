@@ -637,6 +637,17 @@ fn a_load_that_panics_is_paused_as_one_that_fails_and_what_is_stale_is_served() 
     }
 }
 
+/// A dashboard that shows hits while the origin is down and nobody is served.
+#[test]
+fn a_failure_that_is_remembered_is_no_hit() {
+    let mut scene = Scene::new(Policy::new(60 * SEC).failed(SEC));
+    for _ in 0..5 {
+        assert!(matches!(scene.ask_failing(MS), Err(GetError::Load(_))));
+    }
+    let stats = scene.cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.loads), (0, 5, 1));
+}
+
 #[test]
 fn a_panic_is_remembered_as_a_failure_is() {
     let mut scene = Scene::new(Policy::new(60 * SEC).failed(SEC));
