@@ -224,7 +224,7 @@ pub(crate) async fn fill(
         landing.land_and_end(news);
         return Ok(());
     }
-    let (asked, since) = (core.env.now(), core.store.snapshot());
+    let (asked, since) = (core.env.now(), core.store.snapshot(&job.key));
     let response = match fetch(&core, &mut job, &landing, asked).await {
         Ok(response) => response,
         Err((error, ended)) => {
@@ -467,9 +467,9 @@ impl Arrival<'_> {
         }
     }
 
-    /// Whether nothing has changed at all since it was asked for: where nobody can say whether this has.
+    /// Whether its URL has not changed since it was asked for: where no flight says so.
     fn is_unchanged(&self) -> bool {
-        self.core.store.snapshot() == self.since
+        self.core.store.snapshot(&self.job.key) == self.since
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
@@ -690,7 +690,7 @@ impl Core {
         let linger = landing.land(landed);
         match job.kind {
             Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(|| keep(place))),
-            Kind::Alone if self.store.snapshot() == since => keep(place),
+            Kind::Alone if self.store.snapshot(&job.key) == since => keep(place),
             Kind::Alone => {}
         }
     }
