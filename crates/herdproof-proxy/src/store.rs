@@ -52,6 +52,8 @@ pub(crate) struct Store {
     signs: Mutex<()>,
     /// By the keys of URLs.
     changes: Changes,
+    /// Until when anything may be kept for one client only, in nanoseconds.
+    for_one_until: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +98,7 @@ impl Store {
             signposts: AtomicU64::new(0),
             signs: Mutex::new(()),
             changes: Changes::new(),
+            for_one_until: AtomicU64::new(0),
         }
     }
 
@@ -203,6 +206,19 @@ impl Store {
             self.slots.set_with(key.clone(), Slot::Varies(Arc::new(signpost)), &Keep::ttl(until - now));
         }
         self.slots.set_with(place.key().clone(), Slot::Object(object), &Keep::ttl(ttl));
+    }
+
+    /// Keeps what is for one client only, under a key that no other asks for, for as long as it is fresh and this long at most.
+    pub(crate) fn keep_for_one(&self, key: &Key, object: Arc<Object>, most: Duration) {
+        let now = self.env.now();
+        let ttl = object.life.fresh_for(now).min(most);
+        self.for_one_until.fetch_max((now + ttl).as_nanos(), Relaxed);
+        self.slots.set_with(key.clone(), Slot::Object(object), &Keep::ttl(ttl));
+    }
+
+    /// Whether anything may be kept for one client only.
+    pub(crate) fn keeps_for_one(&self) -> bool {
+        self.env.now().as_nanos() < self.for_one_until.load(Relaxed)
     }
 
     /// What lies behind a signpost when this is there too. Who was asked for since it was last looked at stays for another round.

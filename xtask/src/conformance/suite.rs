@@ -66,7 +66,11 @@ impl Suite {
         let server = node(ON_LOOPBACK, "server/server.mjs").env("npm_config_port", "0");
         let server = Process::start(&server.env("npm_config_pidfile", self.folder.join("server.pid")))?;
         let flags = ["--listen", "127.0.0.1:0", "--admin", "off", "--origin", &server.address];
-        let proxy = Call::new(binary).args(["proxy"]).args(flags).env("NO_COLOR", "1");
+        // What became of each request, to look into a test that misses.
+        let log = self.folder.join("access.log");
+        fs::write(&log, "").map_err(|error| Failure::io("write", &log, &error))?;
+        let proxy = Call::new(binary).args(["proxy"]).args(flags).args([Path::new("--access-log"), &log]);
+        let proxy = proxy.env("NO_COLOR", "1");
         let proxy = Process::start(&proxy.within(&self.folder))?;
 
         let results = self.folder.join("results.json");

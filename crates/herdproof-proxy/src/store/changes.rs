@@ -19,6 +19,13 @@ pub(crate) struct Changes(Box<[AtomicU32]>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot(u32);
 
+impl Snapshot {
+    /// The same for the same state.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl Changes {
     pub(super) fn new() -> Changes {
         Changes((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
