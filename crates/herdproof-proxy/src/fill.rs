@@ -280,7 +280,8 @@ pub(crate) async fn fill(
                 let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
                 failure.answer = Mutex::new(Some(Answer::Object(Arc::clone(&arrival.object))));
                 let failed = core.failed(&job, failure, Some(ended), others);
-                return Ok(arrival.land_for_one(failed, landing, writer, body).await);
+                arrival.land_for_one(failed, landing, writer, body).await;
+                return Ok(());
             }
             if job.by != By::Proxy {
                 failure.answer = Mutex::new(Some(Answer::Origin(Box::new(response(head, body)))));
@@ -309,7 +310,8 @@ pub(crate) async fn fill(
                 let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
                 let answer = Answer::Object(Arc::clone(&arrival.object));
                 let landed = Landed::own(&job, why, Some(answer), is_doubtful);
-                return Ok(arrival.land_for_one(landed, landing, writer, body).await);
+                arrival.land_for_one(landed, landing, writer, body).await;
+                return Ok(());
             }
             let answer = Answer::Origin(Box::new(response(head, body)));
             landing.land_and_end(Landed::own(&job, why, Some(answer), is_doubtful));

@@ -17,14 +17,14 @@ pub(super) fn page(outcomes: &[Outcome], expected: &Expected) -> String {
     let mut page = format!("{HEAD}\nEdition {}, passed of all:\n\n", expected.suite);
     page += "| group | required | optimal | check |\n|---|---|---|---|\n";
     for (group, counts) in rows(outcomes) {
-        page += &format!("| {group} | {} |\n", counts.map(shown).join(" | "));
+        page.extend(["| ", group, " | ", &counts.map(shown).join(" | "), " |\n"]);
     }
     page += "\nA required test that fails is a rule that is broken, or one that the edition has and RFC 9111 has not; an optimal one is \
              something\nthat a cache may do; a check only tells what it does.\n\n## What is not passed, and why\n\n";
     page += "| tests | why |\n|---|---|\n";
     for Misses { ids, why } in &expected.misses {
         let ids: Vec<_> = ids.iter().map(|id| format!("`{id}`")).collect();
-        page += &format!("| {} | {why} |\n", ids.join(" "));
+        page.extend(["| ", &ids.join(" "), " | ", why, " |\n"]);
     }
     page
 }
