@@ -5,6 +5,7 @@
 
 mod abuse;
 mod bench;
+mod conformance;
 mod failure;
 mod manifest;
 mod mutants;
@@ -29,7 +30,7 @@ struct Command {
     run: fn(&Workspace, &[String]) -> Result<(), Failure>,
 }
 
-const COMMANDS: [Command; 5] = [
+const COMMANDS: [Command; 6] = [
     Command {
         name: "test",
         arguments: "[--skip STEP]...",
@@ -53,6 +54,12 @@ const COMMANDS: [Command; 5] = [
         arguments: "[NAME]... [--list] [--json]",
         what: "attacks the proxy beside good users and judges what they see; with --binary PATH, another build of it",
         run: abuse::run,
+    },
+    Command {
+        name: "conformance",
+        arguments: "[--binary PATH]",
+        what: "the public suite of cache tests against the proxy; needs node and npm",
+        run: conformance::run,
     },
     Command {
         name: "mutants",

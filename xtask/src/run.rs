@@ -76,8 +76,18 @@ impl Call {
         Ok(status.map_err(|error| self.unusable(&error))?.code())
     }
 
+    /// As the last arguments of another program that runs it.
+    pub(crate) fn under(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(&self.program);
+        self.complete(command)
+    }
+
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        self.complete(Command::new(&self.program))
+    }
+
+    fn complete(&self, mut command: Command) -> Command {
         command.args(&self.arguments);
         // `cargo xtask` describes the xtask package in the environment. Build scripts that watch those variables would
         // run again on every switch between us and a bare cargo.

@@ -1,5 +1,6 @@
 //! Everything a change must pass, cheapest first, stopping at the first that fails.
 
+use crate::conformance;
 use crate::failure::Failure;
 use crate::run::{self, Call, Stopwatch};
 use crate::say;
@@ -17,7 +18,7 @@ enum Act {
     Ours(fn(&Workspace) -> Result<(), Failure>),
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "tools", act: Act::Ours(look_for_tools) },
     Step { name: "msrv", act: Act::Ours(check_oldest_rust) },
     Step { name: "fmt", act: Act::Cargo(&["fmt", "--all", "--check"]) },
@@ -29,6 +30,8 @@ const STEPS: [Step; 10] = [
     // Features unified over the workspace hide what the library forgot to ask for.
     Step { name: "bare", act: Act::Cargo(&["check", "-p", "herdproof", "--no-default-features"]) },
     Step { name: "tests", act: Act::Ours(run_tests) },
+    // After the tests, which build what it runs.
+    Step { name: "conformance", act: Act::Ours(run_conformance) },
     Step { name: "model", act: Act::Ours(check_interleavings) },
     // nextest runs none of these.
     Step { name: "doctests", act: Act::Cargo(&["test", "--doc", "--workspace", "--all-features"]) },
@@ -101,6 +104,11 @@ fn run_tests(workspace: &Workspace) -> Result<(), Failure> {
         &["test", "--workspace", "--all-features", "--all-targets"]
     };
     run::cargo(workspace, arguments).succeed()
+}
+
+fn run_conformance(workspace: &Workspace) -> Result<(), Failure> {
+    let skip = "go on without it by `cargo xtask test --skip conformance`";
+    conformance::run(workspace, &[]).map_err(|failure| failure.within(skip))
 }
 
 /// The tests that run on a model checker's locks, in target folders of their own, as their flags differ.

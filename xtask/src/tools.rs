@@ -65,6 +65,18 @@ pub(crate) const NEXTEST: Tool = Tool {
     source: Source::Cargo { subcommand: "nextest", install: "cargo install --locked cargo-nextest" },
 };
 
+pub(crate) const NODE: Tool = Tool {
+    name: "node",
+    why: "run the public suite of cache tests",
+    source: Source::Debian { program: "node", package: "nodejs" },
+};
+
+pub(crate) const NPM: Tool = Tool {
+    name: "npm",
+    why: "get the public suite of cache tests",
+    source: Source::Debian { program: "npm", package: "npm" },
+};
+
 /// What a bench may name in its `needs:` line.
 const FOR_BENCHES: [Tool; 8] = [
     Tool {

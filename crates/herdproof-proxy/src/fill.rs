@@ -8,6 +8,7 @@
 //! - **Failed**: the bytes, if there are any, are for the one request they answer. Whether it failed for the others too,
 //!   `failing.rs` decides, most often after a request of our own ([`Job::disown`]).
 
+mod for_one;
 mod own;
 mod pump;
 
@@ -31,7 +32,7 @@ use herdproof::{
     flight::{Landing, Linger},
     gate::{Ask, Priority, Refusal, Why},
 };
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, header, response};
 use http_body::Body as _;
 use own::Disowned;
 use parking_lot::Mutex;
@@ -48,7 +49,7 @@ use crate::{
     origin::{Further, OriginBody, OriginError, Outgoing, Second},
     policy::{
         Class, Draws, Judged, Reason, RequestDirectives, Terms, Times, Vary, Verdict, condition, hop, judge,
-        share::is_about_the_request,
+        share::{is_about_the_request, is_fresh_for_one},
     },
     serve::Core,
     settings::Route,
@@ -145,7 +146,7 @@ pub(crate) struct Failure {
     pub(crate) next: Option<Next>,
     /// Whether it was a request of our own, so that it was nobody's of those aboard.
     pub(crate) is_ours: bool,
-    answer: Mutex<Option<Response<OriginBody>>>,
+    answer: Mutex<Option<Answer>>,
 }
 
 /// In what way.
@@ -168,7 +169,7 @@ impl Own {
 
 impl Failure {
     /// For the one request they answer; once.
-    pub(crate) fn take(&self) -> Option<Response<OriginBody>> {
+    pub(crate) fn take(&self) -> Option<Answer> {
         self.answer.lock().take()
     }
 
@@ -224,7 +225,7 @@ pub(crate) async fn fill(
         landing.land_and_end(news);
         return Ok(());
     }
-    let (asked, since) = (core.env.now(), core.store.snapshot());
+    let (asked, since) = (core.env.now(), core.store.snapshot(&job.key));
     let response = match fetch(&core, &mut job, &landing, asked).await {
         Ok(response) => response,
         Err((error, ended)) => {
@@ -247,13 +248,19 @@ pub(crate) async fn fill(
         return Ok(());
     }
     let draws = core.draws(job.prior.as_deref());
-    let Judged { terms, life, verdict } =
-        judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
+    let mut judged = judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
+    let Judged { ref terms, ref life, verdict } = judged;
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
     let len = body.size_hint().exact();
     // It may say that it may be kept, but one client may have caused it.
     let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others(head.status);
+    let is_kept_for_one = (is_doubtful && verdict == Verdict::Shareable
+        || job.by != By::Proxy && is_fresh_for_one(&job.class, terms, &job.route.rules, life, &times))
+        && job.prior.is_none()
+        && terms.vary == Vary::Nothing
+        && len.is_none_or(|len| len <= core.max_object);
+    let is_fresh = verdict == Verdict::Shareable;
     let verdict = if is_doubtful {
         Verdict::Failed(Reason::Error)
     } else if verdict.shares() && len.is_some_and(|len| len > core.max_object) {
@@ -261,16 +268,24 @@ pub(crate) async fn fill(
     } else {
         verdict
     };
+    judged.verdict = verdict;
     let response = |head, body| Response::from_parts(head, body);
     let ended = ended_with(verdict, head.status, &head.headers, times.wall);
     match (verdict, ended) {
         (Verdict::Failed(_), _) => {
             let mut failure = Failure::new(head.status, Fault::Status);
-            if job.by != By::Proxy {
-                failure.answer = Mutex::new(Some(response(head, body)));
-            }
             // What may be kept is worth a request of our own, for those who come next.
-            let others = is_doubtful || job.has_others(&landing);
+            let others = is_fresh && is_doubtful || job.has_others(&landing);
+            if is_kept_for_one {
+                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
+                failure.answer = Mutex::new(Some(Answer::Object(Arc::clone(&arrival.object))));
+                let failed = core.failed(&job, failure, Some(ended), others);
+                arrival.land_for_one(failed, landing, writer, body).await;
+                return Ok(());
+            }
+            if job.by != By::Proxy {
+                failure.answer = Mutex::new(Some(Answer::Origin(Box::new(response(head, body)))));
+            }
             let failed = core.failed(&job, failure, Some(ended), others);
             landing.land_and_end(failed);
         }
@@ -291,16 +306,19 @@ pub(crate) async fn fill(
             core.ended(&job, ended, is_doubtful && (is_gone || job.has_others(&landing)));
             core.learn(&job, head.status, verdict);
             core.replaced(&job, head.status, why);
+            if is_kept_for_one {
+                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
+                let answer = Answer::Object(Arc::clone(&arrival.object));
+                let landed = Landed::own(&job, why, Some(answer), is_doubtful);
+                arrival.land_for_one(landed, landing, writer, body).await;
+                return Ok(());
+            }
             let answer = Answer::Origin(Box::new(response(head, body)));
             landing.land_and_end(Landed::own(&job, why, Some(answer), is_doubtful));
         }
         _ => {
             core.learn(&job, head.status, verdict);
-            hop::keep(&mut head.headers, times.wall);
-            let head = block(head.status, &head.headers);
-            let (log, writer) = Log::new(&core.memory);
-            let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
-            let arrival = Arrival { core: &core, job: &job, terms, verdict, object, since };
+            let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
             arrival.land(landing, writer, body).await;
         }
     }
@@ -401,7 +419,22 @@ struct Arrival<'a> {
     since: Snapshot,
 }
 
-impl Arrival<'_> {
+impl<'a> Arrival<'a> {
+    fn begin(
+        core: &'a Core,
+        job: &'a Job,
+        Judged { terms, life, verdict }: Judged,
+        (mut head, len): (response::Parts, Option<u64>),
+        since: Snapshot,
+        times: &Times,
+    ) -> (Arrival<'a>, Writer) {
+        hop::keep(&mut head.headers, times.wall);
+        let (log, writer) = Log::new(&core.memory);
+        let head = block(head.status, &head.headers);
+        let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
+        (Arrival { core, job, terms, verdict, object, since }, writer)
+    }
+
     async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
         let (core, job) = (self.core, self.job);
         let variant = job.variant(&self.terms);
@@ -467,9 +500,9 @@ impl Arrival<'_> {
         }
     }
 
-    /// Whether nothing has changed at all since it was asked for: where nobody can say whether this has.
+    /// Whether its URL has not changed since it was asked for: where no flight says so.
     fn is_unchanged(&self) -> bool {
-        self.core.store.snapshot() == self.since
+        self.core.store.snapshot(&self.job.key) == self.since
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
@@ -690,7 +723,7 @@ impl Core {
         let linger = landing.land(landed);
         match job.kind {
             Kind::Miss | Kind::Refresh => drop(linger.unless_forgotten(|| keep(place))),
-            Kind::Alone if self.store.snapshot() == since => keep(place),
+            Kind::Alone if self.store.snapshot(&job.key) == since => keep(place),
             Kind::Alone => {}
         }
     }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use herdproof::Tick;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::{
     policy::Class,
@@ -102,8 +102,13 @@ pub struct Template {
 /// credentials and nothing that is only in this one. What such a request gets is believed at once; what any other gets may be
 /// one client's doing, and is believed step by step. An error is never believed: an odd value of a usual field can cause it too.
 pub(crate) fn speaks_for_others(class: &Class, headers: &HeaderMap, status: StatusCode) -> bool {
-    let is_plain = || headers.keys().all(|name| USUAL.contains(&name.as_str()));
+    let is_plain = || headers.keys().all(is_usual);
     status.as_u16() < 400 && !class.has_credentials() && is_plain()
+}
+
+/// Whether every browser sends this field of a request.
+pub(crate) fn is_usual(name: &HeaderName) -> bool {
+    USUAL.contains(&name.as_str())
 }
 
 /// How many requests of one key may go in parallel after so many private responses in a row.

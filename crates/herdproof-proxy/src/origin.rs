@@ -409,7 +409,8 @@ impl Inner {
         let answer = self.exchange(request.bare(), entry, of, again).await.map_err(|failed| failed.error)?;
         // Of a body without a length nobody knows when it ends.
         if answer.body().size_hint().exact().is_some() {
-            self.stack.prober.note(request, of.user, answer.status(), self.env.now() - from);
+            let head = (answer.status(), answer.headers());
+            self.stack.prober.note(request, of.user, head, self.env.now() - from);
         }
         Ok(answer)
     }

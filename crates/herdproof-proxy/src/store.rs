@@ -8,18 +8,19 @@
 //! a field must not take that room from those who do not: a new variant always gets in, and the one that goes for it is the one
 //! that nobody has asked for in the longest time, about.
 
+mod changes;
+
 use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use changes::Changes;
+pub(crate) use changes::Snapshot;
 use herdproof::{
     Env, Tick,
     cache::{Cache, Keep, Policy, Stats},
@@ -49,8 +50,10 @@ pub(crate) struct Store {
     signposts: AtomicU64,
     /// Held while a signpost is looked at and then put up, moved or taken away.
     signs: Mutex<()>,
-    /// How often something was said to have changed.
-    changes: AtomicU64,
+    /// By the keys of URLs.
+    changes: Changes,
+    /// Until when anything may be kept for one client only, in nanoseconds.
+    for_one_until: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -81,10 +84,6 @@ pub(crate) struct Found {
 /// Which of several answers something is, and what tells them apart; none if there is one for all.
 pub(crate) type Which = Option<(Spec, Variant)>;
 
-/// The state of a store at some moment, to see whether something has changed since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Snapshot(u64);
-
 impl Store {
     /// For so many bytes.
     pub(crate) fn new(env: &Env, memory: u64) -> Store {
@@ -100,7 +99,8 @@ impl Store {
             slots,
             signposts: AtomicU64::new(0),
             signs: Mutex::new(()),
-            changes: AtomicU64::new(0),
+            changes: Changes::new(),
+            for_one_until: AtomicU64::new(0),
         }
     }
 
@@ -210,6 +210,19 @@ impl Store {
         self.slots.set_with(place.key().clone(), Slot::Object(object), &Keep::ttl(ttl));
     }
 
+    /// Keeps what is for one client only, under a key that no other asks for, for as long as it is fresh and this long at most.
+    pub(crate) fn keep_for_one(&self, key: &Key, object: Arc<Object>, most: Duration) {
+        let now = self.env.now();
+        let ttl = object.life.fresh_for(now).min(most);
+        self.for_one_until.fetch_max((now + ttl).as_nanos(), Relaxed);
+        self.slots.set_with(key.clone(), Slot::Object(object), &Keep::ttl(ttl));
+    }
+
+    /// Whether anything may be kept for one client only.
+    pub(crate) fn keeps_for_one(&self) -> bool {
+        self.env.now().as_nanos() < self.for_one_until.load(Relaxed)
+    }
+
     /// What lies behind a signpost when this is there too. Who was asked for since it was last looked at stays for another round.
     fn make_room(&self, mut kept: VecDeque<Arc<Key>>, place: &Key) -> VecDeque<Arc<Key>> {
         if kept.iter().any(|key| **key == *place) {
@@ -248,7 +261,7 @@ impl Store {
     /// What a URL stands for has changed. What is kept of it is no longer served before the origin was asked, whichever variant it is.
     pub(crate) fn changed(&self, key: &Key) {
         let _signs = self.signs.lock();
-        self.changes.fetch_add(1, Release);
+        self.changes.add(key.hash());
         match self.slots.peek(key as &dyn AsKey).map(|got| got.value) {
             Some(Slot::Object(object)) => drop(self.put_changed(key, key.clone(), &object)),
             Some(Slot::Varies(signpost)) => self.put_up_again(key, &signpost),
@@ -296,8 +309,9 @@ impl Store {
         self.slots.set_with(url.clone(), Slot::Varies(Arc::new(signpost)), &keep);
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot(self.changes.load(Acquire))
+    /// How often this URL was said to have changed.
+    pub(crate) fn snapshot(&self, url: &Key) -> Snapshot {
+        self.changes.of(url.hash())
     }
 
     pub(crate) fn stats(&self) -> Stats {

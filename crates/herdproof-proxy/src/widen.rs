@@ -362,6 +362,12 @@ impl Gate {
 }
 
 impl Going {
+    /// Whether others have gone with it, or wait.
+    pub fn has_others(&self) -> bool {
+        let shard = self.all.shard(self.key).lock();
+        shard.get(&self.key).is_some_and(|gate| gate.out > 1 || !gate.waiting.is_empty())
+    }
+
     /// What the response was.
     pub fn came(mut self, came: Came) {
         self.came = Some(came);

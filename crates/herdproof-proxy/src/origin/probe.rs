@@ -6,8 +6,9 @@
 //! trips. One that is open is probed too, at random intervals of less than a second, whether or not clients come: an origin
 //! that is back is noticed within a second, and no client's request is the test.
 //!
-//! A probe carries nothing of any client. It asks for a path without a query, and no client chooses more than one of the targets
-//! that are remembered. One is under way at a time, on a seat like any other request.
+//! A probe carries nothing of any client. It asks for a path without a query, rather for one whose answer is for all than for what
+//! may be one user's, and no client chooses more than one of the targets that are remembered. One is under way at a time, on a seat
+//! like any other request.
 
 use std::{
     future::Future,
@@ -29,6 +30,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use parking_lot::Mutex;
 
 use super::{OriginSettings, Outgoing, limit::Limit};
+use crate::policy::{Terms, Vary};
 
 /// So many failed probes in a row trip the breaker.
 const FAILED: u32 = 2;
@@ -39,8 +41,12 @@ const LATER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Targets that are remembered, each of other clients.
 const TARGETS: usize = 8;
-/// A target is replaced by a later one after this.
+/// A target is replaced by a later one of its kind after this, so that not every answer is looked into ...
 const FRESH: Duration = Duration::from_secs(1);
+/// ... and one whose answer is for all only after this: it is not what one client happens to ask for.
+const LASTING: Duration = Duration::from_secs(60);
+/// An answer that is fresh for so many seconds is one that nobody minds a probe of.
+const KEPT: u32 = 60;
 /// Bytes of a target's path.
 const LONGEST: usize = 256;
 
@@ -168,20 +174,47 @@ struct Target {
     host: HeaderValue,
     path: Uri,
     took: Duration,
+    /// Whether its answer is for all, and may be kept.
+    is_for_all: bool,
     since: Tick,
+}
+
+impl Target {
+    fn gives_way(&self, is_for_all: bool, now: Tick) -> bool {
+        match (self.is_for_all, is_for_all) {
+            (true, _) => now - self.since >= LASTING,
+            (false, true) => true,
+            (false, false) => now - self.since >= FRESH,
+        }
+    }
+}
+
+/// Whether an answer is for all and stays so for a while.
+fn is_for_all(status: StatusCode, headers: &HeaderMap) -> bool {
+    let Terms { directives, vary, sets_cookie, .. } = Terms::read(status, headers);
+    let is_kept = directives.s_maxage.or(directives.max_age).is_some_and(|seconds| seconds >= KEPT);
+    let is_barred = directives.private() || directives.no_store() || directives.no_cache() || sets_cookie;
+    is_kept && !is_barred && vary == Vary::Nothing && !headers.contains_key(header::AGE)
 }
 
 impl Targets {
     /// A request of this client was answered well.
-    pub(super) fn note(&mut self, user: u64, host: &HeaderValue, path: &Uri, took: Duration, now: Tick) {
+    pub(super) fn note(
+        &mut self,
+        user: u64,
+        (host, path): (&HeaderValue, &Uri),
+        took: Duration,
+        is_for_all: bool,
+        now: Tick,
+    ) {
         // A query may hold what is meant to be used once.
         if path.query().is_some() || path.path().len() > LONGEST {
             return;
         }
         let place = usize::try_from(user % TARGETS as u64).unwrap_or(0);
         let Some(slot) = self.slots.get_mut(place) else { return };
-        if slot.as_ref().is_none_or(|target| now - target.since >= FRESH) {
-            *slot = Some(Target { host: host.clone(), path: path.clone(), took, since: now });
+        if slot.as_ref().is_none_or(|target| target.gives_way(is_for_all, now)) {
+            *slot = Some(Target { host: host.clone(), path: path.clone(), took, is_for_all, since: now });
         }
     }
 
@@ -226,13 +259,20 @@ impl Prober {
     }
 
     /// A request was answered; remembers what it asked for, if that is fit for a probe.
-    pub(super) fn note(&self, request: &Outgoing, user: u64, status: StatusCode, took: Duration) {
+    pub(super) fn note(
+        &self,
+        request: &Outgoing,
+        user: u64,
+        (status, headers): (StatusCode, &HeaderMap),
+        took: Duration,
+    ) {
         let good = status.is_success() || status.is_redirection();
         if good
             && request.method == Method::GET
             && let Some(host) = request.headers.get(header::HOST)
         {
-            self.targets.lock().note(user, host, &request.target, took, self.env.coarse());
+            let is_for_all = !request.headers.contains_key(header::AUTHORIZATION) && is_for_all(status, headers);
+            self.targets.lock().note(user, (host, &request.target), took, is_for_all, self.env.coarse());
         }
     }
 

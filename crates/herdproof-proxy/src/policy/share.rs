@@ -400,13 +400,25 @@ pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: 
     Verdict::AboardOnly { store: may_keep && is_of_use }
 }
 
+/// Whether a response is fresh and says so for all, but answers how its request was put: then it may be kept for the client that put
+/// it so.
+pub(crate) fn is_fresh_for_one(class: &Class, terms: &Terms, route: &Route, life: &Life, times: &Times) -> bool {
+    let is_cacheable = matches!(terms.status.as_u16(), 400 | 405 | 414 | 501);
+    let may_keep = !class.asked.no_store() && bars_of_head(class, terms, route).is_none();
+    is_cacheable && may_keep && terms.is_explicit() && !life.is_for_each() && !life.fresh_for(times.answered).is_zero()
+}
+
 /// What keeps a response from everybody but the one who asked.
 fn bars(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
+    let passed = matches!(class.way, Way::Pass(_)).then_some(Reason::Passed);
+    passed.or_else(|| bars_of_status(terms.status)).or_else(|| bars_of_head(class, terms, route))
+}
+
+/// What its head says against it, whatever its status.
+fn bars_of_head(class: &Class, terms: &Terms, route: &Route) -> Option<Reason> {
     let directives = terms.directives;
     let because = |holds: bool, why: Reason| holds.then_some(why);
-    because(matches!(class.way, Way::Pass(_)), Reason::Passed)
-        .or_else(|| bars_of_status(terms.status))
-        .or_else(|| because(directives.private(), Reason::Private))
+    because(directives.private(), Reason::Private)
         .or_else(|| because(directives.must_understand() && !terms.is_understood(), Reason::NotUnderstood))
         // Who says `must-understand` says `no-store` for those who do not.
         .or_else(|| because(directives.no_store() && !directives.lifts_no_store(), Reason::NoStore))

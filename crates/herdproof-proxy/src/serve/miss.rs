@@ -15,7 +15,7 @@ use crate::{
     access::Outcome,
     cache_status::{PROXY_STATUS, cache_status, proxy_status},
     failing::{By, Ended, Known, Next, Start},
-    fill::{Answer, Failure, Fault, Kind, Landed, Shared, private_key},
+    fill::{Failure, Fault, Kind, Landed, Shared, private_key},
     key::Key,
     learn::width,
     object::Object,
@@ -31,14 +31,17 @@ const ROUNDS: u32 = 5;
 /// Why a request goes by itself for a page of which nothing is known but that its route is private.
 const LEARNED: &str = "private-route";
 
-/// The longest and the shortest wait for the origin if there is something to serve instead.
+/// The longest and the shortest wait for the origin if there is something to serve instead. What the origin did not allow to be
+/// served stale is served so only if the origin does not answer (RFC 9111 4.2.4): a busy moment of it is no such thing.
 const LONGEST: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_millis(50);
+const SHORTEST: Duration = Duration::from_millis(500);
+/// How long to see whether it has recovered.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the origin if there is something to serve instead: a few times as long as it took the last time. If
 /// that was longer than anybody would wait, waiting is most likely in vain, and it is enough to see whether it has recovered.
 fn patience(took: Duration) -> Duration {
-    if took < LONGEST { took.saturating_mul(4).clamp(SHORTEST, LONGEST) } else { SHORTEST }
+    if took < LONGEST { took.saturating_mul(4).clamp(SHORTEST, LONGEST) } else { GLANCE }
 }
 
 /// What a request has learned of its page while it waited.
@@ -71,6 +74,11 @@ impl Core {
     pub(super) async fn miss(self: &Arc<Core>, visit: &Visit<'_>, mut found: Found) -> Served {
         if let Some(served) = self.turned_away(visit) {
             return served;
+        }
+        if let Some(object) = self.kept_for(&visit.key, visit.who, &visit.parts.headers, &visit.class.asked)
+            && visit.class.may_have(object.life.is_for_all())
+        {
+            return visit.deliver(Choice::new(&object, Outcome::Hit, "own-error"), visit.arrived);
         }
         let mut learned = Learned::default();
         for _ in 0..ROUNDS {
@@ -185,7 +193,8 @@ impl Core {
         let key = found.variant.as_ref().map_or(visit.key.hash(), Key::hash);
         let ended = Ended::Status(failure.status, None);
         let by = By::Client(visit.who.key());
-        self.failing.ended(key, self.env.now(), by, ended, true, (&self.settings.failed, self.rng.unit()));
+        let others = going.as_ref().is_some_and(Going::has_others);
+        self.failing.ended(key, self.env.now(), by, ended, others, (&self.settings.failed, self.rng.unit()));
         if let Some(going) = going {
             going.came(Came::Failed);
         }
@@ -214,12 +223,7 @@ impl Core {
                 }
                 let why = answer.why.name();
                 match answer.take() {
-                    Some(Answer::Origin(response)) => Some(visit.passed(*response, why)),
-                    Some(Answer::Object(object)) => {
-                        let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
-                        let choice = Choice { object, outcome: Outcome::Pass, detail: why, cache };
-                        Some(visit.deliver(choice, self.env.now()))
-                    }
+                    Some(answer) => Some(visit.answered(answer, why, self.env.now())),
                     // It answered a request of our own, or nobody knows what.
                     None => {
                         learned.private = Some(why);
@@ -314,12 +318,12 @@ impl Core {
         if let Some(object) = spare {
             return visit.stale(object, "origin-failed", self.env.now());
         }
-        if led && let Some(response) = failure.take() {
+        if led && let Some(answer) = failure.take() {
             // An error that says it may be kept, to a request that does not speak for others, is that request's own.
-            if !response.status().is_server_error() {
-                return visit.passed(response, Reason::Status.name());
+            if !failure.status.is_server_error() {
+                return visit.answered(answer, Reason::Status.name(), self.env.now());
             }
-            let mut served = visit.passed(response, "origin-failed");
+            let mut served = visit.answered(answer, "origin-failed", self.env.now());
             served.outcome = Outcome::Failed;
             return served;
         }
@@ -379,10 +383,10 @@ mod tests {
     #[test]
     fn nobody_waits_as_long_as_can_be_for_what_took_longer_than_that() {
         let millis = Duration::from_millis;
-        for (took, wait) in [(0, 50), (10, 50), (80, 320), (250, 1_000), (999, 1_000), (1_000, 50), (10_000, 50)] {
+        for (took, wait) in [(0, 500), (10, 500), (130, 520), (250, 1_000), (999, 1_000), (1_000, 50), (10_000, 50)] {
             assert_eq!(patience(millis(took)), millis(wait), "{took} ms");
         }
-        assert_eq!(patience(Duration::MAX), SHORTEST);
+        assert_eq!(patience(Duration::MAX), GLANCE);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod poisoning;
 mod requests;
 mod sharing;
 mod stale;
+mod targeted;
 mod turned;
 mod uploads;
 mod world;

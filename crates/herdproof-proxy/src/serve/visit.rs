@@ -15,7 +15,7 @@ use crate::{
     cache_status::{CACHE_STATUS, cache_status},
     deliver::{self, deliver},
     failing::By,
-    fill::{Job, Kind},
+    fill::{Answer, Job, Kind},
     key::KeyRef,
     learn::{self, Template},
     listener::Client,
@@ -106,6 +106,17 @@ impl Visit<'_> {
             response = deliver::head_only(response);
         }
         Served { response, outcome: Outcome::Pass, detail: why }
+    }
+
+    /// The same, wherever its body is.
+    pub(super) fn answered(&self, answer: Answer, why: &'static str, now: Tick) -> Served {
+        match answer {
+            Answer::Origin(response) => self.passed(*response, why),
+            Answer::Object(object) => {
+                let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
+                self.deliver(Choice { object, outcome: Outcome::Pass, detail: why, cache }, now)
+            }
+        }
     }
 
     /// What the origin is to be asked, for all who want the same.

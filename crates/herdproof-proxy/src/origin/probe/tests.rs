@@ -80,11 +80,11 @@ fn one_client_chooses_one_target_at_most_and_no_two_probes_in_a_row_go_there() {
     let mut targets = Targets::default();
     assert!(targets.pick(0).is_none());
     for number in 0..1_000 {
-        targets.note(1, &host, &path("/mine"), Duration::ZERO, at(number * 2_000));
+        targets.note(1, (&host, &path("/mine")), Duration::ZERO, false, at(number * 2_000));
     }
     assert!(targets.pick(7).is_some() && targets.pick(7).is_none() && targets.pick(7).is_some());
-    targets.note(2, &host, &path("/other"), Duration::ZERO, at(0));
-    targets.note(3, &host, &path("/third"), Duration::ZERO, at(0));
+    targets.note(2, (&host, &path("/other")), Duration::ZERO, false, at(0));
+    targets.note(3, (&host, &path("/third")), Duration::ZERO, true, at(0));
     let mut last = None;
     for draw in 0..100 {
         let picked = targets.pick(draw).unwrap().path.clone();
@@ -102,7 +102,8 @@ fn after_a_page_that_fails_the_root_is_probed_and_no_page_is_forgotten() {
     let (limit, queue) = (Limit::new(&env, 10, None), Queue::builder(&env, 10).build());
     let prober = Prober::new(&env, &settings, &breaker, &limit, &queue);
     for (user, page) in [(1, "/half"), (2, "/other-half")] {
-        prober.targets.lock().note(user, &HeaderValue::from_static("a"), &path(page), Duration::ZERO, at(0));
+        let host = HeaderValue::from_static("a");
+        prober.targets.lock().note(user, (&host, &path(page)), Duration::ZERO, false, at(0));
     }
     let asked: Vec<String> = (0..40)
         .map(|_| {
@@ -123,9 +124,42 @@ fn after_a_page_that_fails_the_root_is_probed_and_no_page_is_forgotten() {
 fn what_may_be_meant_to_be_used_once_is_not_asked_for_again() {
     let host = HeaderValue::from_static("a");
     let mut targets = Targets::default();
-    targets.note(1, &host, &path("/confirm?token=1"), Duration::ZERO, at(0));
-    targets.note(1, &host, &path(&format!("/{}", "x".repeat(300))), Duration::ZERO, at(0));
+    targets.note(1, (&host, &path("/confirm?token=1")), Duration::ZERO, true, at(0));
+    targets.note(1, (&host, &path(&format!("/{}", "x".repeat(300)))), Duration::ZERO, true, at(0));
     assert!(targets.pick(0).is_none());
+}
+
+#[test]
+fn what_may_be_one_users_page_is_not_probed_where_there_is_one_for_all() {
+    let host = HeaderValue::from_static("a");
+    let mut targets = Targets::default();
+    let mut asked = |page: &str, is_for_all, second: u64| {
+        targets.note(1, (&host, &path(page)), Duration::ZERO, is_for_all, at(second * 1_000));
+        let asked = targets.pick(0).map(|target| target.path.to_string());
+        targets.last = None;
+        asked.unwrap_or_default()
+    };
+    assert_eq!(asked("/account", false, 0), "/account", "better than nothing");
+    assert_eq!(asked("/logo", true, 0), "/logo");
+    for second in 1..60 {
+        assert_eq!(asked("/account", false, second), "/logo");
+    }
+    assert_eq!(asked("/orders", false, 60), "/orders", "it may be gone by now");
+
+    let said = |fields: &[(&'static str, &'static str)]| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.insert(*name, HeaderValue::from_static(value));
+        }
+        is_for_all(StatusCode::OK, &headers)
+    };
+    assert!(said(&[("cache-control", "max-age=60")]));
+    for control in ["max-age=59", "private, max-age=60", "max-age=60, no-store", "no-cache, max-age=60", ""] {
+        assert!(!said(&[("cache-control", control)]), "{control}");
+    }
+    for (name, value) in [("set-cookie", "a=b"), ("vary", "cookie"), ("age", "1")] {
+        assert!(!said(&[("cache-control", "max-age=60"), (name, value)]), "{name}");
+    }
 }
 
 /// A proxy's policies before an origin in virtual time, and what its clients saw.

@@ -54,6 +54,35 @@ fn a_method_that_changes_nothing_leaves_what_is_kept_and_one_that_nobody_knows_d
     );
 }
 
+#[test]
+fn what_one_asks_for_by_itself_is_kept_though_another_page_changes_meanwhile_and_not_if_it_changes_itself() {
+    for (changes, kept) in [("/pages/other", true), ("/pages/new", false)] {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        run(
+            move |asked| match (&asked.method, &*asked.target) {
+                (&Method::GET, "/pages/new") => vec![Step::Hold(hold.clone()), fresh("fine")],
+                (&Method::GET, _) => vec![answer(200, "cache-control: private", "")],
+                _ => vec![answer(200, "", "changed")],
+            },
+            async |world| {
+                for page in 0..8 {
+                    world.ask(get(&format!("/pages/{page}"))).await;
+                }
+                // Its route is known to be private, so nobody else waits for it.
+                let new = world.spawn_from([127, 0, 0, 1], get("/pages/new"));
+                world.origin.asked(9).await;
+                world.ask(request(Method::PUT, changes, &[], "x")).await.is(200, "changed");
+                gate.open();
+                new.await.unwrap().is(200, "fine");
+                world.settled().await;
+                world.ask(get("/pages/new")).await.is(200, "fine");
+                assert_eq!(world.origin.requests(), if kept { 10 } else { 11 }, "{changes}");
+            },
+        );
+    }
+}
+
 /// A page is kept, and a request has changed it. What the origin answers from then on is the test's.
 fn after_a_change(headers: &'static str, then: Step, gate: Gate, test: impl AsyncFnOnce(&World)) {
     run_with(

@@ -408,9 +408,9 @@ fn a_hit_by_the_short_way_is_that_of_the_long_way_to_the_last_byte() {
                     let answer = read_answer(&mut stream).await.unwrap();
                     answer.split("\r\n").filter(|line| !line.starts_with("age: ")).map(String::from).collect::<Vec<_>>()
                 };
-                // An error that says it may be kept is believed of a request of our own, which is the next.
-                for _ in 0..2 {
-                    ask("").await;
+                // An error that says it may be kept is believed of a request of our own, which is the next that is put in another way.
+                for more in ["", "unheard-of: y\r\n"] {
+                    ask(more).await;
                     world.settled().await;
                 }
                 let [mut long, mut short] = [ask("unheard-of: x\r\n").await, ask("").await];

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use http::Method;
 use tokio::io::AsyncWriteExt;
 
-use super::world::{Asked, Gate, Reply, Step, World, answer, bytes, fresh, get, head, run, run_with, with};
+use super::world::{Asked, Gate, Reply, Step, World, answer, bytes, fresh, get, head, request, run, run_with, with};
 
 const HERD: usize = 100;
 const EVIL: [u8; 4] = [127, 0, 0, 66];
@@ -479,6 +480,85 @@ fn a_page_that_fails_on_a_route_learned_private_is_no_herd_at_the_origin() {
             assert!(asked <= 9, "{asked}");
         },
     );
+}
+
+#[test]
+fn one_client_whose_page_fails_on_a_route_learned_private_asks_once_each_time() {
+    run(
+        |asked| match &*asked.target {
+            "/api/new" => vec![answer(500, "", "broken")],
+            _ => vec![answer(200, "cache-control: private", "")],
+        },
+        async |world| {
+            for page in 0..8 {
+                world.spawn_from(EVIL, get(&format!("/api/{page}"))).await.unwrap();
+            }
+            for _ in 0..2 {
+                world.spawn_from(GOOD, with("/api/new", &[("x-key", "1")])).await.unwrap().is(500, "broken");
+            }
+            let asked = world.origin.log();
+            let ours = asked.iter().filter(|asked| is_ours(asked)).count();
+            assert_eq!((asked.len() - 8, ours), (2, 0), "nobody else waits for it");
+        },
+    );
+}
+
+#[test]
+fn an_error_that_may_be_kept_is_kept_for_the_client_that_got_it_and_asked_in_the_same_way() {
+    for (status, said) in [
+        (404, "cache-control: max-age=600"),
+        (500, "cache-control: max-age=600"),
+        (503, "cache-control: public, max-age=600"),
+        (400, "cache-control: max-age=600"),
+        (501, "cache-control: max-age=600"),
+    ] {
+        run(
+            move |asked| match asked.method {
+                Method::GET => vec![answer(status, said, &asked.number.to_string())],
+                _ => vec![answer(204, "", "")],
+            },
+            async |world| {
+                let ask = async |from, header: &[(&str, &str)]| {
+                    let reply = world.spawn_from(from, with("/", header)).await.unwrap();
+                    assert_eq!(reply.status, status);
+                    reply.text().to_owned()
+                };
+                assert_eq!(ask(EVIL, &[("x-number", "1")]).await, "1");
+                // A number of its own in each request is the same way to ask; another field is not, nor another language.
+                assert_eq!(ask(EVIL, &[("x-number", "2")]).await, "1");
+                assert_ne!(ask(EVIL, &[("x-other", "1")]).await, "1");
+                assert_ne!(ask(EVIL, &[("x-number", "1"), ("accept-language", "de")]).await, "1");
+                assert_ne!(ask(GOOD, &[("x-number", "1")]).await, "1");
+                world.spawn_from(EVIL, request(Method::PUT, "/", &[], "x")).await.unwrap();
+                assert_ne!(ask(EVIL, &[("x-number", "1")]).await, "1", "it has changed it");
+            },
+        );
+    }
+}
+
+#[test]
+fn an_error_is_kept_for_nobody_where_it_says_no_such_thing() {
+    for (status, said) in [
+        (404, ""),
+        (404, "cache-control: max-age=0"),
+        (404, "cache-control: max-age=600, private"),
+        (404, "cache-control: max-age=600\nset-cookie: a=b"),
+        (404, "cache-control: max-age=600\nvary: x-number"),
+        (400, "cache-control: no-store, max-age=600"),
+        (400, ""),
+        (429, "cache-control: max-age=600"),
+        (416, "cache-control: max-age=600"),
+        (408, "cache-control: max-age=600"),
+    ] {
+        run(
+            move |asked| vec![answer(status, said, &asked.number.to_string())],
+            async |world| {
+                let ask = async || world.spawn_from(EVIL, with("/", &[("x-number", "1")])).await.unwrap();
+                ask().await.is(status, "1");
+                assert_ne!(ask().await.text(), "1", "{status} {said}");
+            },
+        );
+    }
 }
 
 #[test]
