@@ -181,11 +181,10 @@ impl Failure {
         self.answer.lock().take()
     }
 
-    /// Why somebody gets what is stale, or nothing.
+    /// Why somebody gets what is stale.
     pub(crate) fn detail(&self) -> Detail {
         match &self.what {
-            Fault::Status | Fault::Silent(_) => Detail::OriginFailed,
-            Fault::Lately => Detail::FailedLately,
+            Fault::Status | Fault::Lately | Fault::Silent(_) => Detail::OriginFailed,
             Fault::Refused(refusal) => refusal.why.into(),
         }
     }

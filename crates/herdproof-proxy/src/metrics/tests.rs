@@ -91,7 +91,7 @@ fn no_client_can_add_a_label() {
     let page = metrics.page();
     let series = samples(page.text(), "http_server_request_duration_seconds_count");
     assert_eq!((series.len(), series.iter().sum::<u64>()), (CODES.len(), 1_000));
-    let odd = "http_server_request_duration_seconds_count{method=\"_OTHER\",code=\"other\",outcome=\"pass\"} 443";
+    let odd = "http_server_request_duration_seconds_count{method=\"_OTHER\",code=\"other\",outcome=\"pass\"} 400";
     assert!(says(&metrics, odd), "{}", page.text());
 }
 

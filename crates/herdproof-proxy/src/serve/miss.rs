@@ -340,6 +340,9 @@ impl Core {
                 served.response.headers_mut().insert(PROXY_STATUS, proxy_status(error));
                 served
             }
+            Fault::Lately => {
+                Served::own(outcome, Detail::FailedLately, failure.status, &failure.what.to_string(), after)
+            }
             _ => Served::own(outcome, failure.detail(), failure.status, &failure.what.to_string(), after),
         };
         served.origin = failure.took;
