@@ -79,7 +79,7 @@ details! {
     MaxStale             "max-stale"              "Stale, as the client allows with `max-stale`."
     OriginFailed         "origin-failed"          "The origin failed."
     OriginSlow           "origin-slow"            "The origin did not answer for longer than it is waited for where there is something stale."
-    RefreshRefused       "refresh-refused"        "The origin answered the proxy's own request for this URL with something that is not for all."
+    RefreshRefused       "refresh-refused"        "The origin answered the proxy's own request for this URL, but with an error (4xx) or something that is not for all."
     FailedLately         "failed-lately"          "The origin failed for this URL a moment ago, and is not asked again so soon."
 
     ConnectionRefused     "connection_refused"       "The origin refused the connection."

@@ -162,6 +162,8 @@ pub(crate) enum Fault {
     Status,
     /// It did so a moment ago, and was not asked again.
     Lately,
+    /// It answered a request of our own with an error that may be about how that was put.
+    Declined,
     /// Our own admission refused.
     Refused(Refusal),
     /// It did not answer, or not in time. The words of the operating system for it are the operator's.
@@ -185,6 +187,7 @@ impl Failure {
     pub(crate) fn detail(&self) -> Detail {
         match &self.what {
             Fault::Status | Fault::Lately | Fault::Silent(_) => Detail::OriginFailed,
+            Fault::Declined => Detail::RefreshRefused,
             Fault::Refused(refusal) => refusal.why.into(),
         }
     }
@@ -225,7 +228,7 @@ impl Failure {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Status => f.write_str("the origin failed"),
+            Fault::Status | Fault::Declined => f.write_str("the origin failed"),
             Fault::Lately => f.write_str("the origin failed a moment ago"),
             Fault::Refused(refusal) => write!(f, "{refusal}"),
             Fault::Silent(why) => f.write_str(why.name()),
@@ -300,7 +303,7 @@ pub(crate) async fn fill(
             if let (StatusCode::NOT_FOUND | StatusCode::GONE, Some(prior)) = (head.status, &job.prior) {
                 core.store.remove(job.place.key(), prior);
             }
-            let failure = Failure { took, ..Failure::new(head.status, Fault::Status) };
+            let failure = Failure { took, ..Failure::new(head.status, Fault::Declined) };
             let failed = core.failed(&job, failure, Some(ended), job.has_others(&landing));
             landing.land_and_end(failed);
         }

@@ -330,7 +330,7 @@ impl Core {
         }
         let (outcome, after) = match &failure.what {
             Fault::Refused(refusal) => (Outcome::Shed, Some(self.appointment(refusal.after))),
-            Fault::Status | Fault::Lately | Fault::Silent(_) => {
+            Fault::Status | Fault::Lately | Fault::Declined | Fault::Silent(_) => {
                 (Outcome::Failed, failure.until().map(|until| self.spread(until - visit.arrived)))
             }
         };

@@ -1,12 +1,17 @@
 //! Every number on the page of metrics is what happened: a run of which each step is known, and then all numbers.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, net::IpAddr, path::PathBuf};
 
+use herdproof::breaker::Phase;
 use http::Method;
+use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 use super::world::{Gate, Step, World, answer, bytes, fresh, get, read_answer, request, run_with, with};
-use crate::{metrics::tests::check, settings::Route};
+use crate::{
+    metrics::tests::check,
+    settings::{LogTo, Route},
+};
 
 /// What a scraper reads.
 fn page(world: &World) -> String {
@@ -68,6 +73,14 @@ impl Expected {
 
     fn fills(&mut self, times: u64, kind: &str) {
         self.add(format!("herdproof_fills_total{{kind=\"{kind}\"}}"), times);
+    }
+
+    #[track_caller]
+    fn is(&self, told: &BTreeMap<String, u64>) {
+        let all = self.0.keys().chain(told.keys().filter(|sample| !self.0.contains_key(*sample)));
+        let wrong = all.filter(|sample| told.get(*sample) != self.0.get(*sample));
+        let wrong: Vec<_> = wrong.map(|sample| (sample, told.get(sample), self.0.get(sample))).collect();
+        assert!(wrong.is_empty(), "sample, told, expected: {wrong:#?}");
     }
 }
 
@@ -224,15 +237,211 @@ fn every_number_is_what_happened() {
             let made = world.origin.connections() as u64;
             expected.add("herdproof_origin_connects_total", made);
             world.until(|| world.server.connections() == 1).await;
-            let told = counts(world);
-            let differs = |sample: &&String| told.get(*sample) != expected.0.get(*sample);
-            let all: std::collections::BTreeSet<&String> = told.keys().chain(expected.0.keys()).collect();
-            let wrong: Vec<_> = all.into_iter().filter(differs).collect();
-            let wrong: Vec<_> = wrong.iter().map(|name| (name, told.get(*name), expected.0.get(*name))).collect();
-            assert!(wrong.is_empty(), "sample, told, expected: {wrong:#?}");
+            expected.is(&counts(world));
             // And the origin agrees about its own part.
-            let reached: u64 = told["herdproof_origin_requests_total"];
-            assert_eq!(reached, world.origin.requests() as u64);
+            assert_eq!(counts(world)["herdproof_origin_requests_total"], world.origin.requests() as u64);
+        },
+    );
+}
+
+#[test]
+fn an_origin_that_is_down_is_refused_by_the_breaker_which_is_said_everywhere() {
+    run_with(
+        // Nothing listens there.
+        |settings| {
+            settings.origin.url = "http://127.0.0.1:1".into();
+            settings.origin.attempts = 1;
+        },
+        |_| vec![fresh("")],
+        async |world| {
+            assert!(page(world).contains("\nherdproof_origin_up 1\n"), "nothing was heard of it");
+            let told = "502 Bad Gateway: connection_refused\n";
+            world.ask(get("/1")).await.is(502, told);
+            let mut expected = Expected::default();
+            expected.requests(1, "failed", "connection_refused", ("GET", "5xx"), told.len() as u64);
+            expected.fills(2, "miss");
+            expected.add("herdproof_origin_queue_seconds_count", 1);
+            expected.add("herdproof_origin_request_seconds_count{code=\"none\"}", 1);
+            expected.add("herdproof_origin_faults_total{kind=\"connect\"}", 1);
+            let is_open = || matches!(world.proxy.0.origin.stats().breaker, Phase::Open { .. });
+            world.until(is_open).await;
+            let reply = world.ask(get("/2")).await;
+            assert_eq!((reply.status.as_u16(), reply.cache()), (503, "herdproof; fwd=miss; detail=breaker"));
+            expected.requests(1, "shed", "breaker", ("GET", "5xx"), reply.body.len() as u64);
+            expected.add("herdproof_origin_refusals_total{reason=\"breaker\"}", 1);
+            expected.add("herdproof_origin_breaker_trips_total", 1);
+            expected.add("herdproof_connections_total", 2);
+            let mut told = counts(world);
+            // How often it was probed by now depends on the time.
+            told.retain(|sample, _| !sample.contains("_probe") && !sample.contains("_connects_"));
+            told.entry("herdproof_origin_breaker_trips_total".into()).and_modify(|trips| *trips = (*trips).min(1));
+            expected.is(&told);
+            let page = page(world);
+            for line in [
+                "herdproof_origin_up 0",
+                "herdproof_origin_breaker_state{state=\"open\"} 1",
+                "herdproof_origin_breaker_state{state=\"closed\"} 0",
+            ] {
+                assert!(page.lines().any(|told| told == line), "{line}: {page}");
+            }
+        },
+    );
+}
+
+/// A file for a log, gone with the test.
+struct LogFile(PathBuf);
+
+impl LogFile {
+    fn new(name: &str) -> LogFile {
+        LogFile(std::env::temp_dir().join(format!("herdproof-{name}-{}.log", std::process::id())))
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        // The last may be on its way.
+        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    async fn wait(&self, world: &World, lines: usize) -> Vec<Value> {
+        world.until(|| self.lines().len() >= lines).await;
+        self.lines()
+    }
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[test]
+fn a_request_has_one_id_in_our_log_and_at_the_origin_and_only_a_trusted_proxy_may_choose_it() {
+    let file = LogFile::new("ids");
+    let path = file.0.clone();
+    run_with(
+        move |settings| {
+            settings.log.access = Some(LogTo::File(path));
+            settings.trusted_proxies = vec!["127.0.0.2/32".parse().unwrap()];
+        },
+        |_| vec![answer(200, "cache-control: private", "mine")],
+        async |world| {
+            let said = [("x-request-id", "front-1"), ("traceparent", TRACE), ("x-forwarded-proto", "https")];
+            let ask = async |address: [u8; 4], path: &str, said: &[(&str, &str)]| {
+                world.ask_from(address, with(path, said)).await.is(200, "mine");
+                world.settled().await;
+            };
+            ask([127, 0, 0, 2], "/1", &said).await;
+            ask([127, 0, 0, 3], "/2", &said).await;
+            ask([127, 0, 0, 2], "/3", &[("x-request-id", "not \"an\" id"), ("x_request_id", "other")]).await;
+            let lines = file.wait(world, 3).await;
+            let at_origin = world.origin.log();
+            let ids: Vec<&str> = lines.iter().map(|line| line["request_id"].as_str().unwrap()).collect();
+            let made = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(ids[0] == "front-1" && made(ids[1]) && made(ids[2]) && ids[1] != ids[2], "{ids:?}");
+            for (line, asked) in lines.iter().zip(&at_origin) {
+                assert_eq!(line["request_id"], asked.header("x-request-id"));
+                assert_eq!(asked.headers.get_all("x-request-id").iter().count(), 1);
+                assert!(!asked.headers.contains_key("x_request_id"));
+                assert!(line["origin_us"].as_u64().unwrap() <= line["took_us"].as_u64().unwrap());
+                assert_eq!((&line["host"], &line["version"], &line["complete"]), (&"a".into(), &"1.1".into(), &true.into()));
+            }
+            assert_eq!((&lines[0]["scheme"], &lines[1]["scheme"]), (&"https".into(), &"http".into()));
+            let traces: Vec<_> = lines.iter().map(|line| line["trace_id"].as_str()).collect();
+            let trace = Some("4bf92f3577b34da6a3ce929d0e0e4736");
+            assert_eq!(traces, [trace, trace, None]);
+            assert_eq!((at_origin[0].header("traceparent"), at_origin[2].header("traceparent")), (TRACE, ""));
+        },
+    );
+}
+
+#[test]
+fn what_ended_early_or_never_became_a_request_has_a_line_too() {
+    let file = LogFile::new("ends");
+    let path = file.0.clone();
+    let forever = Gate::new();
+    let hold = forever.clone();
+    run_with(
+        move |settings| {
+            settings.log.access = Some(LogTo::File(path));
+            settings.clients.head_timeout = std::time::Duration::from_millis(100);
+            settings.clients.max_head = 1 << 20;
+        },
+        move |asked| match &*asked.target {
+            "/cut" => vec![bytes("HTTP/1.1 200 X\r\ncache-control: private\r\ncontent-length: 10\r\n\r\nabc"), Step::Close],
+            "/left" => vec![Step::Work(hold.clone()), fresh("")],
+            _ => vec![fresh("hello")],
+        },
+        async |world| {
+            let mut lines = Vec::new();
+            let mut next = async || {
+                let all = file.wait(world, lines.len() + 1).await;
+                let line = all[lines.len()].clone();
+                lines = all;
+                line
+            };
+            let is = |line: &Value, status: u16, outcome: &str, reason: &str, complete: bool| {
+                let told = (&line["status"], &line["outcome"], &line["reason"], &line["complete"]);
+                assert_eq!(told, (&status.into(), &outcome.into(), &reason.into(), &complete.into()), "{line}");
+                let client: IpAddr = line["client"].as_str().unwrap().split(':').next().unwrap().parse().unwrap();
+                assert!(client.is_loopback());
+            };
+            assert!(!world.ask(get("/cut")).await.whole);
+            let line = next().await;
+            is(&line, 200, "pass", "private", false);
+            assert_eq!(line["bytes"], 3);
+
+            let mut leaving = world.connect().await;
+            leaving.write_all(b"GET /left HTTP/1.0\r\nhost: b\r\nuser-agent: impatient\r\n\r\n").await.unwrap();
+            world.origin.asked(2).await;
+            drop(leaving);
+            let line = next().await;
+            is(&line, 499, "left", "", false);
+            assert_eq!((&line["path"], &line["agent"], &line["version"]), (&"/left".into(), &"impatient".into(), &"1.0".into()));
+            forever.open();
+
+            world.raw(b"\x16\x03\x01 \"rubbish\"\n").await;
+            let line = next().await;
+            is(&line, 400, "bad", "unreadable", true);
+            assert_eq!((&line["method"], &line["path"]), (&"-".into(), &"-".into()));
+
+            let long = "x".repeat(70 << 10);
+            assert!(world.raw(format!("GET /{long} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.contains(" 414 "));
+            is(&next().await, 414, "bad", "uri-too-long", true);
+            let long = "x".repeat(2 << 20);
+            let mut sending = world.connect().await;
+            sending.write_all(format!("GET / HTTP/1.1\r\nhost: a\r\nx: {long}\r\n\r\n").as_bytes()).await.ok();
+            is(&next().await, 431, "bad", "head-too-large", true);
+
+            let mut slow = world.connect().await;
+            slow.write_all(b"GET / HT").await.unwrap();
+            let line = next().await;
+            is(&line, 408, "bad", "slow-head", false);
+            assert!(line["took_us"].as_u64().unwrap() >= 100_000);
+            drop((sending, slow));
+        },
+    );
+}
+
+#[test]
+fn a_conditional_pass_keeps_the_reason_of_its_key() {
+    run_with(
+        |_| {},
+        |asked| match &*asked.target {
+            "/unsaid" => vec![answer(200, "", "x")],
+            _ => vec![answer(200, "cache-control: private", "x")],
+        },
+        async |world| {
+            for (path, reason) in [("/unsaid", "no-freshness"), ("/private", "private")] {
+                // So many requests that others would have made show that it is often so.
+                world.ask(get(path)).await.is(200, "x");
+                world.settled().await;
+                let reply = world.ask(with(path, &[("if-none-match", "\"1\"")])).await;
+                assert_eq!(reply.cache(), format!("herdproof; fwd=bypass; fwd-status=200; detail={reason}"));
+                world.settled().await;
+                assert_eq!(world.origin.log().last().unwrap().header("if-none-match"), "\"1\"", "it went by itself");
+            }
         },
     );
 }
