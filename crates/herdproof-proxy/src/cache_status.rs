@@ -21,12 +21,7 @@ pub(crate) fn proxy_status(error: Detail) -> HeaderValue {
 }
 
 /// `Cache-Status` of anything else.
-pub(crate) fn cache_status(
-    outcome: Outcome,
-    detail: Detail,
-    origin: Option<StatusCode>,
-    stored: bool,
-) -> HeaderValue {
+pub(crate) fn cache_status(outcome: Outcome, detail: Detail, origin: Option<StatusCode>, stored: bool) -> HeaderValue {
     let mut text = String::from(match outcome {
         Outcome::Hit | Outcome::Stale => "herdproof; hit",
         Outcome::Miss | Outcome::Failed | Outcome::Shed => "herdproof; fwd=miss",

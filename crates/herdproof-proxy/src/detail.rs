@@ -137,7 +137,9 @@ impl Detail {
     pub(crate) fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Detail::Cookie => "`cookies = \"ignore\"` shares them, on routes whose pages do not depend on cookies",
-            Detail::NoFreshness => "`ttl` shares them, on routes whose pages are the same for all; or let the service send Cache-Control",
+            Detail::NoFreshness => {
+                "`ttl` shares them, on routes whose pages are the same for all; or let the service send Cache-Control"
+            }
             Detail::SetCookie => "`share_set_cookie = true` shares them, the cookie included",
             Detail::TooLarge => "a larger `max_object`, and `memory` of sixteen times that, shares them",
             Detail::ForwardedHost => "let the proxy in front keep `Host` as the client sent it",

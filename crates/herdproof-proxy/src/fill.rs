@@ -444,7 +444,9 @@ impl Arrival<'_> {
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
-            Verdict::NotShareable { why, .. } => Landed::own(job, why, (Some(Answer::Object(object)), self.took), false),
+            Verdict::NotShareable { why, .. } => {
+                Landed::own(job, why, (Some(Answer::Object(object)), self.took), false)
+            }
             _ => {
                 let stored = self.verdict.stores();
                 Landed::Shared(Arc::new(Shared {
@@ -603,7 +605,14 @@ impl Core {
         if !is_new || !serves || !job.class.may_have(object.life.is_for_all()) {
             return None;
         }
-        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true, is_ours: false, took: None })))
+        Some(Landed::Shared(Arc::new(Shared {
+            object,
+            variant,
+            revalidated: false,
+            stored: true,
+            is_ours: false,
+            took: None,
+        })))
     }
 
     /// How a job asks to be let through to the origin.

@@ -180,7 +180,8 @@ impl Metrics {
         let help = "Bytes of response bodies given to clients, by outcome.";
         page.counters("herdproof_response_body_bytes_total", help, "outcome", &bytes);
         let waited: Sum = self.parts.iter().map(|part| part.waited.sum()).sum();
-        let help = "How long requests with the outcome `joined` waited for the response that another request was fetching.";
+        let help =
+            "How long requests with the outcome `joined` waited for the response that another request was fetching.";
         page.histograms("herdproof_wait_seconds", help).fine(&[], &waited);
         let waiting: i64 = self.parts.iter().map(|part| part.waiting.load(Relaxed)).sum();
         let help = "Requests that wait for the origin at present, for their own fetch or for another request's.";
@@ -218,7 +219,8 @@ impl Metrics {
         for outcome in Outcome::ALL {
             for (method, method_name) in METHODS.iter().enumerate() {
                 for (code, code_name) in CODES.iter().enumerate() {
-                    let slots = self.parts.iter().filter_map(|part| part.requests[*outcome as usize][method][code].0.get());
+                    let slots =
+                        self.parts.iter().filter_map(|part| part.requests[*outcome as usize][method][code].0.get());
                     let sum: Sum = slots.flat_map(|times| [times.at_once.sum(), times.last.sum()]).sum();
                     if sum.total() > 0 {
                         let labels = [("method", *method_name), ("code", *code_name), ("outcome", outcome.name())];
@@ -227,7 +229,8 @@ impl Metrics {
                 }
             }
         }
-        let help = "Time from the head of a request to the first byte of its response, or to the client leaving, by outcome.";
+        let help =
+            "Time from the head of a request to the first byte of its response, or to the client leaving, by outcome.";
         let mut family = page.histograms("herdproof_first_byte_seconds", help);
         for outcome in Outcome::ALL {
             family.fine(&[("outcome", outcome.name())], &self.requests(*outcome));

@@ -218,7 +218,8 @@ impl Proxy {
                 let Caller { who, trusted, .. } = caller;
                 let (present, hash) = (OnceLock::new(), key.hash());
                 let (route, id) = (&route, &id);
-                let visit = Visit { parts: &parts, class, key, route, client, who, trusted, arrived, host, present, id };
+                let visit =
+                    Visit { parts: &parts, class, key, route, client, who, trusted, arrived, host, present, id };
                 let looks_up = class.looks_up() && host.is_none() && route.share;
                 let found = match looks_up.then(|| core.hit(&visit)) {
                     Some(Ok(choice)) => {
@@ -234,9 +235,7 @@ impl Proxy {
                     (Some(found), _) => Box::pin(core.miss(&visit, found)).await,
                     (None, Way::Pass(why)) => Box::pin(core.pass_with(&visit, why.into(), body)).await,
                     // What is not in the key must not choose what others get.
-                    (None, _) if host.is_some() => {
-                        Box::pin(core.pass_with(&visit, Detail::ForwardedHost, body)).await
-                    }
+                    (None, _) if host.is_some() => Box::pin(core.pass_with(&visit, Detail::ForwardedHost, body)).await,
                     (None, _) => Box::pin(core.pass_with(&visit, Detail::Route, body)).await,
                 };
                 absent.stayed();
@@ -306,9 +305,7 @@ impl Core {
     /// By which a request is found in other logs: a proxy in front that is trusted has given it one, or it gets one here.
     fn request_id(&self, headers: &HeaderMap, trusted: bool) -> RequestId {
         let given = if trusted { RequestId::given(headers) } else { None };
-        given.unwrap_or_else(|| {
-            RequestId::Made(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits()))
-        })
+        given.unwrap_or_else(|| RequestId::Made(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits())))
     }
 
     /// The same of a visit.

@@ -121,7 +121,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Detail, access::Outcome, metrics::{Metrics, tests::record}};
+    use crate::{
+        Detail,
+        access::Outcome,
+        metrics::{Metrics, tests::record},
+    };
 
     fn origin(is_down: bool) -> Seen {
         Seen { is_down, why: Some("refused".into()), ..Seen::default() }

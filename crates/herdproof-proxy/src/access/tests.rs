@@ -95,7 +95,10 @@ fn the_combined_format_is_the_one_that_tools_read_with_more_behind_it() {
     assert_eq!(written(&record(), LogFormat::Combined, true), expected);
     let bare = Record { text: None, method: None, origin: None, complete: false, reason: Detail::None, ..record() };
     let bare = written(&bare, LogFormat::Combined, false);
-    assert!(bare.contains("\"- - HTTP/-\" 200 17 \"-\" \"-\" ") && bare.ends_with("joined - - cut - \"-\" - -\n"), "{bare}");
+    assert!(
+        bare.contains("\"- - HTTP/-\" 200 17 \"-\" \"-\" ") && bare.ends_with("joined - - cut - \"-\" - -\n"),
+        "{bare}"
+    );
 }
 
 #[test]

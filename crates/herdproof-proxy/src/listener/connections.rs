@@ -111,12 +111,7 @@ pub(super) struct Place {
 }
 
 impl Connections {
-    pub(super) fn new(
-        most: u32,
-        per_address: Option<u32>,
-        patience: Patience,
-        book: Book,
-    ) -> Connections {
+    pub(super) fn new(most: u32, per_address: Option<u32>, patience: Patience, book: Book) -> Connections {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Connections {
             shards: Default::default(),

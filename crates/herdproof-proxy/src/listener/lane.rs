@@ -81,12 +81,7 @@ impl Shortcut {
     /// What goes out after what is written down, if these bytes are answered here, and hyper is not to see them. It has begun so
     /// many requests.
     #[inline]
-    pub(super) fn takes(
-        &mut self,
-        bytes: &[u8],
-        begun: u64,
-        answer: &mut Vec<u8>,
-    ) -> Option<Answered> {
+    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> Option<Answered> {
         // What comes while hyper has a request in hand belongs to that one, or comes too early.
         let asked = match &self.lane {
             Some(lane) if self.given.is_none() && !has_bare_lf(bytes) => lane.ask(bytes, answer),

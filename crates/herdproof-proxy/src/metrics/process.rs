@@ -26,7 +26,11 @@ pub(super) fn report(page: &mut Page) {
     page.counter("process_cpu_seconds_total", "User and system CPU time of this process, in seconds.", cpu_seconds);
     page.gauge("process_start_time_seconds", "When this process was started, in seconds since 1970.", start_seconds);
     page.gauge("process_virtual_memory_bytes", "Address space of this process.", process.virtual_bytes as f64);
-    page.gauge("process_resident_memory_bytes", "Memory of this process that is in RAM.", process.resident_bytes as f64);
+    page.gauge(
+        "process_resident_memory_bytes",
+        "Memory of this process that is in RAM.",
+        process.resident_bytes as f64,
+    );
     page.gauge("process_open_fds", "File descriptors that this process has open.", process.open_descriptors as f64);
     if let Some(most) = process.most_descriptors {
         page.gauge("process_max_fds", "How many file descriptors this process may have open.", most as f64);

@@ -118,12 +118,15 @@ fn an_answer_that_is_over_at_once_is_in_both_histograms_and_counted_once() {
 #[test]
 fn what_the_library_says_of_look_ups_inside_is_not_taken_for_requests() {
     let metrics = Metrics::default();
-    for event in [Event::CacheHit, Event::CacheMiss, Event::EdgeRequest, Event::Load, Event::Trip, Event::QueueDepth(3)] {
+    for event in [Event::CacheHit, Event::CacheMiss, Event::EdgeRequest, Event::Load, Event::Trip, Event::QueueDepth(3)]
+    {
         metrics.observe(&event);
     }
     assert!(says(&metrics, "herdproof_cache_hits_total 0"));
     assert!(says(&metrics, "herdproof_origin_breaker_trips_total 1"));
-    for gone in ["tier_", "edge_requests", "collapse_ratio", "nanoseconds", "handshakes", "lock_attempts", "cache_misses"] {
+    for gone in
+        ["tier_", "edge_requests", "collapse_ratio", "nanoseconds", "handshakes", "lock_attempts", "cache_misses"]
+    {
         assert!(!metrics.page().text().contains(gone), "{gone}");
     }
 }
@@ -191,9 +194,8 @@ pub(crate) fn check(page: &str) {
         }
         let (sample, value) = line.rsplit_once(' ').expect(line);
         let value: f64 = value.parse().expect(line);
-        let (name, labels) = sample.split_once('{').map_or((sample, ""), |(name, labels)| {
-            (name, labels.strip_suffix('}').expect(line))
-        });
+        let (name, labels) =
+            sample.split_once('{').map_or((sample, ""), |(name, labels)| (name, labels.strip_suffix('}').expect(line)));
         let suffix = name.strip_prefix(&*family).expect(line);
         let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
         assert!(suffixes.contains(&suffix), "{line}");

@@ -118,7 +118,13 @@ impl Core {
         let (outcome, detail, status, why, after) = match refused {
             Refused::Busy => {
                 let after = Some(self.appointment(None));
-                (Outcome::Shed, Detail::Uploads, StatusCode::SERVICE_UNAVAILABLE, "too many uploads are under way", after)
+                (
+                    Outcome::Shed,
+                    Detail::Uploads,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many uploads are under way",
+                    after,
+                )
             }
             Refused::Slow => {
                 let why = "the body of the request came too slowly";

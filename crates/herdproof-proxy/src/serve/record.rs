@@ -197,7 +197,11 @@ impl Proxy {
         move |page| {
             let (store, origin, flights) = (core.store.stats(), core.origin.stats(), core.flights.stats());
             page.gauge("herdproof_store_objects", "Responses in the store.", store.entries as f64);
-            page.gauge("herdproof_store_bytes", "What the responses in the store weigh, heads and overhead included.", store.weight as f64);
+            page.gauge(
+                "herdproof_store_bytes",
+                "What the responses in the store weigh, heads and overhead included.",
+                store.weight as f64,
+            );
             let help = "Responses that had to leave the store to make room for others.";
             page.counter("herdproof_store_evictions_total", help, store.evictions);
             let help = "Bytes of bodies in memory that are not in the store: they arrive, or clients still read them.";
@@ -207,7 +211,11 @@ impl Proxy {
             page.gauge("herdproof_upload_buffered_bytes", help, uploads.buffered as f64);
             let help = "Request bodies that are streamed to the origin, each on one of the upload seats.";
             page.gauge("herdproof_upload_seats", help, f64::from(uploads.held));
-            page.gauge("herdproof_uploads_waiting", "Request bodies that wait for an upload seat.", uploads.waiting as f64);
+            page.gauge(
+                "herdproof_uploads_waiting",
+                "Request bodies that wait for an upload seat.",
+                uploads.waiting as f64,
+            );
             let help = "Uploads that were ended with 408 because their client sent too slowly.";
             page.counter("herdproof_uploads_slow_total", help, uploads.slow);
             page.gauge("herdproof_fills", "Fetches for the cache that are under way.", flights.in_air as f64);

@@ -174,9 +174,11 @@ fn every_number_is_what_happened() {
             expected.fills(2, "miss");
 
             // What passes, and why: found out at first, known from then on.
-            for (path, reason, body) in
-                [("/private", "private", "mine"), ("/unsaid", "no-freshness", "unsaid"), ("/cookie", "set-cookie", "cookie")]
-            {
+            for (path, reason, body) in [
+                ("/private", "private", "mine"),
+                ("/unsaid", "no-freshness", "unsaid"),
+                ("/cookie", "set-cookie", "cookie"),
+            ] {
                 for kind in ["miss", "alone"] {
                     let reply = ask(get(path)).await;
                     reply.is(200, body);
@@ -299,7 +301,10 @@ impl LogFile {
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.0).unwrap_or_default();
         // The last may be on its way.
-        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     async fn wait(&self, world: &World, lines: usize) -> Vec<Value> {
@@ -345,7 +350,10 @@ fn a_request_has_one_id_in_our_log_and_at_the_origin_and_only_a_trusted_proxy_ma
                 assert_eq!(asked.headers.get_all("x-request-id").iter().count(), 1);
                 assert!(!asked.headers.contains_key("x_request_id"));
                 assert!(line["origin_us"].as_u64().unwrap() <= line["took_us"].as_u64().unwrap());
-                assert_eq!((&line["host"], &line["version"], &line["complete"]), (&"a".into(), &"1.1".into(), &true.into()));
+                assert_eq!(
+                    (&line["host"], &line["version"], &line["complete"]),
+                    (&"a".into(), &"1.1".into(), &true.into())
+                );
             }
             assert_eq!((&lines[0]["scheme"], &lines[1]["scheme"]), (&"https".into(), &"http".into()));
             let traces: Vec<_> = lines.iter().map(|line| line["trace_id"].as_str()).collect();
@@ -369,7 +377,9 @@ fn what_ended_early_or_never_became_a_request_has_a_line_too() {
             settings.clients.max_head = 1 << 20;
         },
         move |asked| match &*asked.target {
-            "/cut" => vec![bytes("HTTP/1.1 200 X\r\ncache-control: private\r\ncontent-length: 10\r\n\r\nabc"), Step::Close],
+            "/cut" => {
+                vec![bytes("HTTP/1.1 200 X\r\ncache-control: private\r\ncontent-length: 10\r\n\r\nabc"), Step::Close]
+            }
             "/left" => vec![Step::Work(hold.clone()), fresh("")],
             _ => vec![fresh("hello")],
         },
@@ -398,7 +408,10 @@ fn what_ended_early_or_never_became_a_request_has_a_line_too() {
             drop(leaving);
             let line = next().await;
             is(&line, 499, "left", "", false);
-            assert_eq!((&line["path"], &line["agent"], &line["version"]), (&"/left".into(), &"impatient".into(), &"1.0".into()));
+            assert_eq!(
+                (&line["path"], &line["agent"], &line["version"]),
+                (&"/left".into(), &"impatient".into(), &"1.0".into())
+            );
             forever.open();
 
             world.raw(b"\x16\x03\x01 \"rubbish\"\n").await;

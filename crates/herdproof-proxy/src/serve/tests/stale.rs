@@ -342,7 +342,8 @@ fn what_was_confirmed_after_a_failure_is_not_said_to_be_served_because_of_that_f
                 2 => vec![answer(500, "", "broken")],
                 // Right still, and past its time all the same.
                 _ => vec![Step::Send(
-                    format!("HTTP/1.1 304 X\r\ncache-control: max-age=60, {control}\r\nage: 65\r\netag: \"1\"\r\n\r\n").into(),
+                    format!("HTTP/1.1 304 X\r\ncache-control: max-age=60, {control}\r\nage: 65\r\netag: \"1\"\r\n\r\n")
+                        .into(),
                 )],
             }
         },
