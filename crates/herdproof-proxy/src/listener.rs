@@ -135,6 +135,15 @@ pub struct Stopped {
     pub cut: usize,
 }
 
+/// Who has a say in requests besides who serves them.
+#[derive(Default)]
+pub(crate) struct Besides {
+    /// Answers some of them at once.
+    pub(crate) lane: Option<Arc<dyn Lane>>,
+    /// Writes down what never became one.
+    pub(crate) ledger: Option<Arc<dyn Ledger>>,
+}
+
 /// Why nobody can be served at an address.
 #[derive(Debug)]
 pub struct CannotListen {
@@ -188,16 +197,11 @@ impl Listener {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.serve_with(env, (None, None), serve)
+        self.serve_with(env, Besides::default(), serve)
     }
 
     /// The same, where some requests can be answered at once, and somebody writes down what never became one.
-    pub(crate) fn serve_with<S, F, B>(
-        self,
-        env: &Env,
-        (lane, ledger): (Option<Arc<dyn Lane>>, Option<Arc<dyn Ledger>>),
-        serve: S,
-    ) -> Server
+    pub(crate) fn serve_with<S, F, B>(self, env: &Env, Besides { lane, ledger }: Besides, serve: S) -> Server
     where
         S: Fn(Request<Incoming>, Client) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<B>> + Send + 'static,

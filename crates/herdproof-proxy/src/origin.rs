@@ -695,14 +695,11 @@ impl Inner {
         if !matches!(error, OriginError::Refused(_) | OriginError::Request(_)) {
             *self.counts.last_error.lock() = Some(error.to_string().into());
         }
-        match &error {
-            OriginError::Refused(refusal) => {
-                let place = Why::ALL.iter().position(|why| *why == refusal.why);
-                if let Some(count) = place.and_then(|place| self.counts.refused.get(place)) {
-                    count.fetch_add(1, Relaxed);
-                }
+        if let OriginError::Refused(refusal) = &error {
+            let place = Why::ALL.iter().position(|why| *why == refusal.why);
+            if let Some(count) = place.and_then(|place| self.counts.refused.get(place)) {
+                count.fetch_add(1, Relaxed);
             }
-            _ => {}
         }
         error
     }

@@ -51,7 +51,7 @@ use crate::{
     fill::{Kind, Landed, fill},
     key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes, Template},
-    listener::{Client, Ledger, Listener, Server},
+    listener::{Besides, Client, Ledger, Listener, Server},
     memory::BodyMemory,
     metrics::{Fill, Metrics, Unshared},
     object::Object,
@@ -166,8 +166,9 @@ impl Proxy {
     pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
         let ours = Ours(Arc::new(self.clone()));
         let listener = listener.trusting(&self.0.settings.trusted_proxies);
-        let ledger = Arc::clone(&self.0) as Arc<dyn Ledger>;
-        listener.serve_with(env, (self.lane(), Some(ledger)), move |request, client| {
+        let ledger: Arc<dyn Ledger> = self.0.clone();
+        let besides = Besides { lane: self.lane(), ledger: Some(ledger) };
+        listener.serve_with(env, besides, move |request, client| {
             let Ours(proxy) = &ours;
             let proxy = Arc::clone(proxy);
             async move { proxy.serve(request, &client).await }

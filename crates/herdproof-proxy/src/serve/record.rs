@@ -134,9 +134,7 @@ impl Core {
     /// What is only for a line of the log, if one is written.
     #[inline]
     fn text(&self, parts: &Parts, caller: Caller, scheme: Scheme, id: &OnceLock<RequestId>) -> Option<Box<Text>> {
-        if self.log.is_none() {
-            return None;
-        }
+        self.log.as_ref()?;
         let noted = |name| parts.headers.get(name).cloned();
         // A target with an authority has the same as its `Host`, or the request was refused.
         let authority = || parts.uri.authority().and_then(|authority| HeaderValue::try_from(authority.as_str()).ok());

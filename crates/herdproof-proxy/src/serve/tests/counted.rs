@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, fs, net::IpAddr, path::PathBuf};
 
+use bytes::Bytes;
 use herdproof::breaker::Phase;
-use http::Method;
+use http::{Method, Request};
+use http_body_util::Full;
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::world::{Gate, Step, World, answer, bytes, fresh, get, read_answer, request, run_with, with};
+use super::world::{Asked, Gate, Reply, Step, World, answer, bytes, fresh, get, read_answer, request, run_with, with};
 use crate::{
     metrics::tests::check,
     settings::{LogTo, Route},
@@ -84,162 +86,197 @@ impl Expected {
     }
 }
 
+const HERD: usize = 6;
+
+/// A run so far, and what is expected of it.
+struct Run<'a> {
+    world: &'a World,
+    expected: Expected,
+    connections: u64,
+    herd: &'a Gate,
+    left: &'a Gate,
+}
+
+impl Run<'_> {
+    async fn ask(&mut self, request: Request<Full<Bytes>>) -> Reply {
+        self.connections += 1;
+        let reply = self.world.ask(request).await;
+        self.world.settled().await;
+        reply
+    }
+
+    async fn connect(&mut self) -> TcpStream {
+        self.connections += 1;
+        self.world.connect().await
+    }
+
+    async fn raw(&mut self, bytes: &[u8]) -> String {
+        self.connections += 1;
+        self.world.raw(bytes).await
+    }
+}
+
+/// Requests that are answered from memory, or by a fetch that others may have.
+async fn shared(run: &mut Run<'_>) {
+    run.ask(get("/page")).await.is(200, "hello");
+    run.expected.requests(1, "miss", "", ("GET", "2xx"), 5);
+    run.expected.origin(1, "2xx");
+    run.expected.fills(1, "miss");
+
+    // By the long way, with a field that is not known to make no difference; a HEAD; and by the lane.
+    run.ask(with("/page", &[("unheard-of", "1")])).await.is(200, "hello");
+    run.ask(request(Method::HEAD, "/page", &[], "")).await.is(200, "");
+    let unchanged = run.ask(with("/page", &[("range", "bytes=0-1")])).await;
+    assert_eq!(unchanged.status.as_u16(), 206);
+    run.expected.requests(1, "hit", "", ("GET", "2xx"), 5);
+    run.expected.requests(1, "hit", "", ("HEAD", "2xx"), 0);
+    run.expected.requests(1, "hit", "", ("GET", "2xx"), 2);
+    let mut stream = run.connect().await;
+    for _ in 0..7 {
+        stream.write_all(b"GET /page HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        assert!(read_answer(&mut stream).await.unwrap().contains("herdproof; hit"));
+    }
+    run.expected.requests(7, "hit", "", ("GET", "2xx"), 5);
+
+    // A herd: one asks, the others join.
+    let joining = run.world.proxy.0.flights.stats();
+    let replies = run.world.herd(HERD, |_| get("/herd"));
+    run.world.aboard(usize::try_from(joining.flights + joining.joins).unwrap() + HERD).await;
+    run.herd.open();
+    replies.replies().await.iter().for_each(|reply| reply.is(200, "herd"));
+    run.world.settled().await;
+    run.expected.requests(1, "miss", "", ("GET", "2xx"), 4);
+    run.expected.requests(5, "joined", "", ("GET", "2xx"), 4);
+    run.expected.origin(1, "2xx");
+    run.expected.fills(1, "miss");
+
+    // It comes stale, so that the second one is served so, and refreshes it.
+    run.ask(get("/stale")).await.is(200, "stale");
+    run.world.until(|| run.world.proxy.0.store.stats().entries == 3).await;
+    let reply = run.ask(get("/stale")).await;
+    assert!(reply.cache().ends_with("detail=stale-while-revalidate"), "{}", reply.cache());
+    run.expected.requests(1, "miss", "", ("GET", "2xx"), 5);
+    run.expected.requests(1, "stale", "stale-while-revalidate", ("GET", "2xx"), 5);
+    run.expected.origin(2, "2xx");
+    run.expected.fills(1, "miss");
+    run.expected.fills(1, "refresh");
+
+    // Asked about, and still right.
+    run.ask(get("/same")).await.is(200, "same");
+    run.world.until(|| run.world.proxy.0.store.stats().entries == 4).await;
+    run.ask(get("/same")).await.is(200, "same");
+    run.expected.requests(1, "miss", "", ("GET", "2xx"), 4);
+    run.expected.requests(1, "revalidated", "", ("GET", "2xx"), 4);
+    run.expected.origin(1, "2xx");
+    run.expected.origin(1, "3xx");
+    run.expected.fills(2, "miss");
+}
+
+/// Requests whose answer is for one client.
+async fn passed(run: &mut Run<'_>) {
+    // What passes, and why: found out at first, known from then on.
+    for (path, reason, body) in
+        [("/private", "private", "mine"), ("/unsaid", "no-freshness", "unsaid"), ("/cookie", "set-cookie", "cookie")]
+    {
+        for kind in ["miss", "alone"] {
+            let reply = run.ask(get(path)).await;
+            reply.is(200, body);
+            let said = format!("herdproof; fwd=bypass; fwd-status=200; detail={reason}");
+            assert_eq!(reply.cache(), said, "{kind}");
+            run.expected.requests(1, "pass", reason, ("GET", "2xx"), body.len() as u64);
+            run.expected.origin(1, "2xx");
+            run.expected.fills(1, kind);
+        }
+    }
+    run.ask(request(Method::POST, "/else", &[], "x")).await.is(200, "hello");
+    run.expected.requests(1, "pass", "method", ("POST", "2xx"), 5);
+    run.ask(request("BREW".parse().unwrap(), "/else", &[], "")).await.is(200, "hello");
+    run.expected.requests(1, "pass", "method", ("_OTHER", "2xx"), 5);
+    run.ask(get("/alone/1")).await.is(200, "hello");
+    run.expected.requests(1, "pass", "route", ("GET", "2xx"), 5);
+    run.expected.origin(3, "2xx");
+    run.ask(get("/missing")).await.is(404, "");
+    run.expected.requests(1, "pass", "no-store", ("GET", "4xx"), 0);
+    run.expected.origin(1, "4xx");
+    run.expected.fills(1, "miss");
+
+    // A failure of the origin, to the one who asked.
+    run.ask(get("/broken")).await.is(500, "broken");
+    run.expected.requests(1, "failed", "origin-failed", ("GET", "5xx"), 6);
+    run.expected.origin(1, "5xx");
+    run.expected.add("herdproof_origin_faults_total{kind=\"status\"}", 1);
+    run.expected.fills(1, "miss");
+}
+
+/// Requests that have no answer of the origin.
+async fn turned_away(run: &mut Run<'_>) {
+    // What is not a request that can go on: for us, and for the parser.
+    let bad = b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n";
+    assert!(run.raw(bad).await.starts_with("HTTP/1.1 400"));
+    let told = "400 Bad Request: the request names more than one host\n";
+    run.expected.requests(1, "bad", "two-hosts", ("GET", "4xx"), told.len() as u64);
+    assert!(run.raw(b"rubbish\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+    run.expected.requests(1, "bad", "unreadable", ("_OTHER", "4xx"), 0);
+    let mut sending = run.connect().await;
+    let long = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "x".repeat(256 << 10));
+    // It may be closed before all of it is written.
+    sending.write_all(long.as_bytes()).await.ok();
+    let refused = "reason=\"head-too-large\"} 1\n";
+    run.world.until(|| run.world.proxy.metrics().page().text().contains(refused)).await;
+    run.expected.requests(1, "bad", "head-too-large", ("_OTHER", "4xx"), 0);
+    run.expected.add("herdproof_connections_ended_total{reason=\"unreadable\"}", 2);
+
+    // A client that leaves before its answer; what it asked for comes all the same.
+    let asked = run.world.origin.requests();
+    let mut leaving = run.connect().await;
+    leaving.write_all(b"GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    run.world.origin.asked(asked + 1).await;
+    drop(leaving);
+    let gone = "herdproof_requests_total{outcome=\"left\"} 1\n";
+    run.world.until(|| run.world.proxy.metrics().page().text().contains(gone)).await;
+    run.left.open();
+    run.world.settled().await;
+    run.expected.requests(1, "left", "", ("GET", "4xx"), 0);
+    run.expected.origin(1, "2xx");
+    run.expected.fills(1, "miss");
+}
+
+fn script(asked: &Asked, herd: &Gate, left: &Gate) -> Vec<Step> {
+    match &*asked.target {
+        "/herd" => vec![Step::Hold(herd.clone()), fresh("herd")],
+        "/left" => vec![Step::Work(left.clone()), fresh("left")],
+        "/stale" => vec![answer(200, "cache-control: max-age=60, stale-while-revalidate=60\nage: 65", "stale")],
+        "/same" if asked.header("if-none-match").is_empty() => {
+            vec![answer(200, "cache-control: max-age=0, must-revalidate\netag: \"1\"", "same")]
+        }
+        "/same" => vec![bytes("HTTP/1.1 304 X\r\netag: \"1\"\r\n\r\n")],
+        "/private" => vec![answer(200, "cache-control: private", "mine")],
+        "/unsaid" => vec![answer(200, "", "unsaid")],
+        "/cookie" => vec![answer(200, "cache-control: max-age=60\nset-cookie: a=b", "cookie")],
+        "/missing" => vec![answer(404, "cache-control: no-store", "")],
+        "/broken" => vec![answer(500, "", "broken")],
+        _ => vec![fresh("hello")],
+    }
+}
+
 #[test]
 fn every_number_is_what_happened() {
     let (herd, left) = (Gate::new(), Gate::new());
     let (hold, forever) = (herd.clone(), left.clone());
-    let script = move |asked: &super::world::Asked| match (&*asked.target, &asked.method) {
-        ("/herd", _) => vec![Step::Hold(hold.clone()), fresh("herd")],
-        ("/left", _) => vec![Step::Work(forever.clone()), fresh("left")],
-        ("/stale", _) => vec![answer(200, "cache-control: max-age=60, stale-while-revalidate=60\nage: 65", "stale")],
-        ("/same", _) if asked.header("if-none-match").is_empty() => {
-            vec![answer(200, "cache-control: max-age=0, must-revalidate\netag: \"1\"", "same")]
-        }
-        ("/same", _) => vec![bytes("HTTP/1.1 304 X\r\netag: \"1\"\r\n\r\n")],
-        ("/private", _) => vec![answer(200, "cache-control: private", "mine")],
-        ("/unsaid", _) => vec![answer(200, "", "unsaid")],
-        ("/cookie", _) => vec![answer(200, "cache-control: max-age=60\nset-cookie: a=b", "cookie")],
-        ("/missing", _) => vec![answer(404, "cache-control: no-store", "")],
-        ("/broken", _) => vec![answer(500, "", "broken")],
-        _ => vec![fresh("hello")],
-    };
     run_with(
         |settings| {
             let rules = settings.rules.clone();
             settings.routes = vec![Route { prefix: "/alone".into(), share: false, rules }];
         },
-        script,
+        move |asked| script(asked, &hold, &forever),
         async |world| {
-            let mut expected = Expected::default();
-            let mut connections = 0;
-            let mut ask = async |request| {
-                connections += 1;
-                let reply = world.ask(request).await;
-                world.settled().await;
-                reply
-            };
-
-            ask(get("/page")).await.is(200, "hello");
-            expected.requests(1, "miss", "", ("GET", "2xx"), 5);
-            expected.origin(1, "2xx");
-            expected.fills(1, "miss");
-
-            // By the long way, with a field that is not known to make no difference; a HEAD; and by the lane.
-            ask(with("/page", &[("unheard-of", "1")])).await.is(200, "hello");
-            ask(request(Method::HEAD, "/page", &[], "")).await.is(200, "");
-            let unchanged = ask(with("/page", &[("range", "bytes=0-1")])).await;
-            assert_eq!(unchanged.status.as_u16(), 206);
-            expected.requests(1, "hit", "", ("GET", "2xx"), 5);
-            expected.requests(1, "hit", "", ("HEAD", "2xx"), 0);
-            expected.requests(1, "hit", "", ("GET", "2xx"), 2);
-            let mut stream = world.connect().await;
-            for _ in 0..7 {
-                stream.write_all(b"GET /page HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-                assert!(read_answer(&mut stream).await.unwrap().contains("herdproof; hit"));
-            }
-            expected.requests(7, "hit", "", ("GET", "2xx"), 5);
-
-            // A herd: one asks, the others join.
-            let joining = world.proxy.0.flights.stats();
-            let herd_size = 6;
-            let replies = world.herd(herd_size, |_| get("/herd"));
-            world.aboard(usize::try_from(joining.flights + joining.joins).unwrap() + herd_size).await;
-            herd.open();
-            replies.replies().await.iter().for_each(|reply| reply.is(200, "herd"));
-            world.settled().await;
-            expected.requests(1, "miss", "", ("GET", "2xx"), 4);
-            expected.requests(5, "joined", "", ("GET", "2xx"), 4);
-            expected.origin(1, "2xx");
-            expected.fills(1, "miss");
-
-            // It comes stale, so that the second one is served so, and refreshes it.
-            ask(get("/stale")).await.is(200, "stale");
-            world.until(|| world.proxy.0.store.stats().entries == 3).await;
-            let reply = ask(get("/stale")).await;
-            assert!(reply.cache().ends_with("detail=stale-while-revalidate"), "{}", reply.cache());
-            expected.requests(1, "miss", "", ("GET", "2xx"), 5);
-            expected.requests(1, "stale", "stale-while-revalidate", ("GET", "2xx"), 5);
-            expected.origin(2, "2xx");
-            expected.fills(1, "miss");
-            expected.fills(1, "refresh");
-
-            // Asked about, and still right.
-            ask(get("/same")).await.is(200, "same");
-            world.until(|| world.proxy.0.store.stats().entries == 4).await;
-            ask(get("/same")).await.is(200, "same");
-            expected.requests(1, "miss", "", ("GET", "2xx"), 4);
-            expected.requests(1, "revalidated", "", ("GET", "2xx"), 4);
-            expected.origin(1, "2xx");
-            expected.origin(1, "3xx");
-            expected.fills(2, "miss");
-
-            // What passes, and why: found out at first, known from then on.
-            for (path, reason, body) in [
-                ("/private", "private", "mine"),
-                ("/unsaid", "no-freshness", "unsaid"),
-                ("/cookie", "set-cookie", "cookie"),
-            ] {
-                for kind in ["miss", "alone"] {
-                    let reply = ask(get(path)).await;
-                    reply.is(200, body);
-                    let said = format!("herdproof; fwd=bypass; fwd-status=200; detail={reason}");
-                    assert_eq!(reply.cache(), said, "{kind}");
-                    expected.requests(1, "pass", reason, ("GET", "2xx"), body.len() as u64);
-                    expected.origin(1, "2xx");
-                    expected.fills(1, kind);
-                }
-            }
-            ask(request(Method::POST, "/else", &[], "x")).await.is(200, "hello");
-            expected.requests(1, "pass", "method", ("POST", "2xx"), 5);
-            ask(request("BREW".parse().unwrap(), "/else", &[], "")).await.is(200, "hello");
-            expected.requests(1, "pass", "method", ("_OTHER", "2xx"), 5);
-            ask(get("/alone/1")).await.is(200, "hello");
-            expected.requests(1, "pass", "route", ("GET", "2xx"), 5);
-            expected.origin(3, "2xx");
-            ask(get("/missing")).await.is(404, "");
-            expected.requests(1, "pass", "no-store", ("GET", "4xx"), 0);
-            expected.origin(1, "4xx");
-            expected.fills(1, "miss");
-
-            // A failure of the origin, to the one who asked.
-            ask(get("/broken")).await.is(500, "broken");
-            expected.requests(1, "failed", "origin-failed", ("GET", "5xx"), 6);
-            expected.origin(1, "5xx");
-            expected.add("herdproof_origin_faults_total{kind=\"status\"}", 1);
-            expected.fills(1, "miss");
-
-            // What is not a request that can go on: for us, and for the parser.
-            let bad = b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n";
-            assert!(world.raw(bad).await.starts_with("HTTP/1.1 400"));
-            let told = "400 Bad Request: the request names more than one host\n";
-            expected.requests(1, "bad", "two-hosts", ("GET", "4xx"), told.len() as u64);
-            assert!(world.raw(b"rubbish\r\n\r\n").await.starts_with("HTTP/1.1 400"));
-            expected.requests(1, "bad", "unreadable", ("_OTHER", "4xx"), 0);
-            let long = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "x".repeat(256 << 10));
-            assert!(world.raw(long.as_bytes()).await.contains("431"));
-            expected.requests(1, "bad", "head-too-large", ("_OTHER", "4xx"), 0);
-            expected.add("herdproof_connections_ended_total{reason=\"unreadable\"}", 2);
-
-            // A client that leaves before its answer; what it asked for comes all the same.
-            let asked = world.origin.requests();
-            let mut leaving = world.connect().await;
-            leaving.write_all(b"GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-            world.origin.asked(asked + 1).await;
-            drop(leaving);
-            let gone = "herdproof_requests_total{outcome=\"left\"} 1\n";
-            world.until(|| world.proxy.metrics().page().text().contains(gone)).await;
-            left.open();
-            world.settled().await;
-            expected.requests(1, "left", "", ("GET", "4xx"), 0);
-            expected.origin(1, "2xx");
-            expected.fills(1, "miss");
-
-            let accepted = connections + 1 + herd_size as u64 + 3 + 1;
-            expected.add("herdproof_connections_total", accepted);
-            let made = world.origin.connections() as u64;
-            expected.add("herdproof_origin_connects_total", made);
-            world.until(|| world.server.connections() == 1).await;
-            expected.is(&counts(world));
+            let mut run = Run { world, expected: Expected::default(), connections: 0, herd: &herd, left: &left };
+            shared(&mut run).await;
+            passed(&mut run).await;
+            turned_away(&mut run).await;
+            run.expected.add("herdproof_connections_total", run.connections + HERD as u64);
+            run.expected.add("herdproof_origin_connects_total", world.origin.connections() as u64);
+            run.expected.is(&counts(world));
             // And the origin agrees about its own part.
             assert_eq!(counts(world)["herdproof_origin_requests_total"], world.origin.requests() as u64);
         },
