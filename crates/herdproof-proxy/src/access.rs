@@ -138,5 +138,5 @@ outcomes! {
     Failed "failed" "The origin did not answer, or with a failure."
     Shed   "shed"   "Refused here, so that the origin is not asked too much."
     Bad    "bad"    "Not a request that can be passed on."
-    Left   "left"   "The client left before its answer began."
+    Left   "left"   "The client left before its answer began; its status is 499, which nobody hears."
 }

@@ -97,6 +97,8 @@ pub(crate) struct Core {
     appointments: Appointments,
     /// What it calls itself to others: another name for each proxy, so that one before another is no loop.
     name: String,
+    /// The first half of the ids of its requests.
+    ids: u64,
 }
 
 /// Who asks.
@@ -138,6 +140,7 @@ impl Proxy {
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),
             name: format!("herdproof-{:016x}", rng.bits()),
+            ids: rng.bits(),
             rng,
             metrics,
             log,
@@ -306,7 +309,8 @@ impl Core {
     /// By which a request is found in other logs: a proxy in front that is trusted has given it one, or it gets one here.
     fn request_id(&self, headers: &HeaderMap, trusted: bool) -> RequestId {
         let given = if trusted { RequestId::given(headers) } else { None };
-        given.unwrap_or_else(|| RequestId::Made(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits())))
+        // One draw, as all threads share the stream.
+        given.unwrap_or_else(|| RequestId::Made(u128::from(self.ids) << 64 | u128::from(self.rng.bits())))
     }
 
     /// The same of a visit.
