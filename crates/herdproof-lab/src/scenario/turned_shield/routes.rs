@@ -167,7 +167,7 @@ impl Door {
                 self.private.forget(key, now);
             }
             Came::Private => {
-                self.private.remember(key, now, now + memory(self.rng.unit()), (client, false), Detail::Private)
+                self.private.remember(key, now, now + memory(self.rng.unit()), (client, false), Detail::Private);
             }
             // Nothing fails here.
             Came::Failed => {}
