@@ -7,25 +7,25 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use herdproof_proxy::{access::{Outcome, Record}, metrics::Metrics};
+//! use herdproof_proxy::{Detail, access::{Outcome, Record}, metrics::Metrics};
 //! use herdproof::Tick;
 //! use http::{Method, StatusCode};
 //!
 //! let record = Record {
 //!     arrived: Tick::ZERO,
 //!     client: "192.0.2.7:50000".parse()?,
-//!     method: Method::GET,
-//!     target: Some("/odds/42?in=eur".parse()?),
+//!     method: Some(Method::GET),
 //!     status: StatusCode::OK,
 //!     bytes: 17,
+//!     complete: true,
 //!     outcome: Outcome::Joined,
-//!     reason: "",
+//!     reason: Detail::None,
 //!     waited: Duration::from_millis(80),
+//!     origin: Some(Duration::from_millis(79)),
 //!     first: Duration::from_millis(81),
 //!     took: Duration::from_millis(81),
 //!     key: 0x1234,
-//!     referer: None,
-//!     agent: None,
+//!     text: None,
 //! };
 //! let metrics = Metrics::default();
 //! metrics.count(&record);
@@ -33,6 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod id;
 mod line;
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,10 @@ mod writer;
 use std::{net::SocketAddr, time::Duration};
 
 use herdproof::Tick;
-use http::{HeaderValue, Method, StatusCode, uri::PathAndQuery};
+use http::{HeaderValue, Method, StatusCode, Version, uri::PathAndQuery};
 
+use crate::{detail::Detail, key::Scheme};
+pub use id::{RequestId, TraceId};
 pub use line::iso;
 pub use writer::{AccessLog, CannotOpen};
 
@@ -53,29 +56,50 @@ pub struct Record {
     pub arrived: Tick,
     /// Who asked; port 0 if a trusted proxy named it without one.
     pub client: SocketAddr,
-    /// What for ...
-    pub method: Method,
-    /// ... and of what; nothing for a target without a path.
-    pub target: Option<PathAndQuery>,
-    /// What it got.
+    /// What for; none if its head could not be read.
+    pub method: Option<Method>,
+    /// What it got; 499 if the client left before that, as no client hears it.
     pub status: StatusCode,
     /// How many bytes of a body it was given.
     pub bytes: u64,
+    /// Whether all of the answer was given to its connection, rather than cut off by the client or the origin.
+    pub complete: bool,
     /// Where that came from.
     pub outcome: Outcome,
-    /// Why, where there is more to say; one of a few words.
-    pub reason: &'static str,
-    /// How long it waited for a fill that it shared, or for a seat.
+    /// Why, where there is more to say.
+    pub reason: Detail,
+    /// How long it waited for a response that another request was fetching.
     pub waited: Duration,
+    /// How long the origin took to begin the answer that this one was made of, or to fail; none if it was not asked for it.
+    pub origin: Option<Duration>,
     /// How long it took until the head of the answer was ready.
     pub first: Duration,
     /// How long it took until the last byte was given, or the client had left.
     pub took: Duration,
-    /// The hash of its key, by which requests for the same thing are found.
+    /// The hash of its key, by which requests for the same thing are found; 0 if it has none.
     pub key: u64,
-    /// The `Referer`, if lines are written.
+    /// What only a line of the log says, if one is written.
+    pub text: Option<Box<Text>>,
+}
+
+/// What only a line of the log says of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text {
+    /// Path and query; none for a target without a path, or a head that could not be read.
+    pub target: Option<PathAndQuery>,
+    /// The host that it asked for, as it was sent.
+    pub host: Option<HeaderValue>,
+    /// The scheme that the client used.
+    pub scheme: Option<Scheme>,
+    /// The version of HTTP; none if its head could not be read.
+    pub version: Option<Version>,
+    /// By which it is found in the log of the origin and of a proxy in front.
+    pub id: Option<RequestId>,
+    /// By which it is found in traces.
+    pub trace: Option<TraceId>,
+    /// The `Referer`.
     pub referer: Option<HeaderValue>,
-    /// The `User-Agent`, if lines are written.
+    /// The `User-Agent`.
     pub agent: Option<HeaderValue>,
 }
 
@@ -95,6 +119,11 @@ macro_rules! outcomes {
             pub const fn name(self) -> &'static str {
                 match self { $(Outcome::$variant => $name,)* }
             }
+
+            /// What it means.
+            pub const fn help(self) -> &'static str {
+                match self { $(Outcome::$variant => $help,)* }
+            }
         }
     };
 }
@@ -109,4 +138,5 @@ outcomes! {
     Failed "failed" "The origin did not answer, or with a failure."
     Shed   "shed"   "Refused here, so that the origin is not asked too much."
     Bad    "bad"    "Not a request that can be passed on."
+    Left   "left"   "The client left before its answer began; its status is 499, which nobody hears."
 }

@@ -22,7 +22,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU16, Ordering::Relaxed},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use pump::{Audience, Over, Pump};
 
 use crate::{
+    detail::Detail,
     failing::{By, Ended, Known, Next, Own as OwnRequest, Start},
     head::block,
     key::Key,
@@ -115,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) stored: bool,
     /// Whether it answers a request of our own: then it is nobody's, and has to fit everybody who gets it.
     pub(crate) is_ours: bool,
+    /// How long the origin took to begin it; none if it was there before anybody asked.
+    pub(crate) took: Option<Duration>,
 }
 
 /// A response for one of them.
@@ -125,6 +128,8 @@ pub(crate) struct Own {
     pub(crate) for_a_user: bool,
     /// Whether it may be about how that request was put, so that a request of our own asks for all others.
     pub(crate) is_doubtful: bool,
+    /// How long the origin took to begin it.
+    pub(crate) took: Option<Duration>,
     answer: Mutex<Option<Answer>>,
 }
 
@@ -146,6 +151,8 @@ pub(crate) struct Failure {
     pub(crate) next: Option<Next>,
     /// Whether it was a request of our own, so that it was nobody's of those aboard.
     pub(crate) is_ours: bool,
+    /// How long the origin took to fail; none if it was not asked.
+    pub(crate) took: Option<Duration>,
     answer: Mutex<Option<Answer>>,
 }
 
@@ -154,10 +161,14 @@ pub(crate) struct Failure {
 pub(crate) enum Fault {
     /// It answered so.
     Status,
+    /// It did so a moment ago, and was not asked again.
+    Lately,
+    /// It answered a request of our own with an error that may be about how that was put.
+    Declined,
     /// Our own admission refused.
     Refused(Refusal),
-    /// It did not answer, or not in time: the [code](OriginError::code) of why. The words for it are the operator's.
-    Silent(&'static str),
+    /// It did not answer, or not in time. The words of the operating system for it are the operator's.
+    Silent(Detail),
 }
 
 impl Own {
@@ -173,6 +184,15 @@ impl Failure {
         self.answer.lock().take()
     }
 
+    /// Why somebody gets what is stale.
+    pub(crate) fn detail(&self) -> Detail {
+        match &self.what {
+            Fault::Status | Fault::Lately | Fault::Silent(_) => Detail::OriginFailed,
+            Fault::Declined => Detail::RefreshRefused,
+            Fault::Refused(refusal) => refusal.why.into(),
+        }
+    }
+
     /// Until when nobody asks again, if that is known.
     pub(crate) fn until(&self) -> Option<Tick> {
         match self.next {
@@ -183,16 +203,17 @@ impl Failure {
 
     /// What is known of a URL from a moment ago.
     pub(crate) fn known(known: Known) -> Failure {
-        Failure { next: Some(Next::Fail(known.until)), ..Failure::new(known.status, Fault::Status) }
+        Failure { next: Some(Next::Fail(known.until)), ..Failure::new(known.status, Fault::Lately) }
     }
 
     fn new(status: StatusCode, what: Fault) -> Failure {
-        Failure { status, what, next: None, is_ours: false, answer: Mutex::new(None) }
+        Failure { status, what, next: None, is_ours: false, took: None, answer: Mutex::new(None) }
     }
 }
 
-impl From<OriginError> for Failure {
-    fn from(error: OriginError) -> Failure {
+impl Failure {
+    /// There is no answer, after so long.
+    pub(crate) fn of(error: OriginError, took: Duration) -> Failure {
         let status = match &error {
             OriginError::Refused(_) => StatusCode::SERVICE_UNAVAILABLE,
             OriginError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
@@ -200,7 +221,7 @@ impl From<OriginError> for Failure {
         };
         match error {
             OriginError::Refused(refusal) => Failure::new(status, Fault::Refused(refusal)),
-            error => Failure::new(status, Fault::Silent(error.code())),
+            error => Failure { took: Some(took), ..Failure::new(status, Fault::Silent(error.detail())) },
         }
     }
 }
@@ -208,9 +229,10 @@ impl From<OriginError> for Failure {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Status => f.write_str("the origin failed"),
+            Fault::Status | Fault::Declined => f.write_str("the origin failed"),
+            Fault::Lately => f.write_str("the origin failed a moment ago"),
             Fault::Refused(refusal) => write!(f, "{refusal}"),
-            Fault::Silent(why) => f.write_str(why),
+            Fault::Silent(why) => f.write_str(why.name()),
         }
     }
 }
@@ -229,7 +251,7 @@ pub(crate) async fn fill(
     let response = match fetch(&core, &mut job, &landing, asked).await {
         Ok(response) => response,
         Err((error, ended)) => {
-            let failed = core.failed(&job, error.into(), ended, job.has_others(&landing));
+            let failed = core.failed(&job, Failure::of(error, core.env.now() - asked), ended, job.has_others(&landing));
             landing.land_and_end(failed);
             return Ok(());
         }
@@ -242,9 +264,10 @@ pub(crate) async fn fill(
         && asked_whether.iter().any(|name| job.outgoing.headers.contains_key(name))
     {
         // Nothing comes after it, so the connection is free again.
+        let took = body.took();
         drop(body);
         core.ended(&job, Ended::Well, false);
-        core.revalidated(&job, (prior, since), head.headers, &times, landing);
+        core.revalidated(&job, (prior, since), (head.headers, took), &times, landing);
         return Ok(());
     }
     let draws = core.draws(job.prior.as_deref());
@@ -252,7 +275,7 @@ pub(crate) async fn fill(
     let Judged { ref terms, ref life, verdict } = judged;
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
-    let len = body.size_hint().exact();
+    let (len, took) = (body.size_hint().exact(), Some(body.took()));
     // It may say that it may be kept, but one client may have caused it.
     let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others(head.status);
     let is_kept_for_one = (is_doubtful && verdict == Verdict::Shareable
@@ -273,11 +296,11 @@ pub(crate) async fn fill(
     let ended = ended_with(verdict, head.status, &head.headers, times.wall);
     match (verdict, ended) {
         (Verdict::Failed(_), _) => {
-            let mut failure = Failure::new(head.status, Fault::Status);
+            let mut failure = Failure { took, ..Failure::new(head.status, Fault::Status) };
             // What may be kept is worth a request of our own, for those who come next.
             let others = is_fresh && is_doubtful || job.has_others(&landing);
             if is_kept_for_one {
-                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
+                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
                 failure.answer = Mutex::new(Some(Answer::Object(Arc::clone(&arrival.object))));
                 let failed = core.failed(&job, failure, Some(ended), others);
                 arrival.land_for_one(failed, landing, writer, body).await;
@@ -295,7 +318,7 @@ pub(crate) async fn fill(
             if let (StatusCode::NOT_FOUND | StatusCode::GONE, Some(prior)) = (head.status, &job.prior) {
                 core.store.remove(job.place.key(), prior);
             }
-            let failure = Failure::new(head.status, Fault::Status);
+            let failure = Failure { took, ..Failure::new(head.status, Fault::Declined) };
             let failed = core.failed(&job, failure, Some(ended), job.has_others(&landing));
             landing.land_and_end(failed);
         }
@@ -307,18 +330,18 @@ pub(crate) async fn fill(
             core.learn(&job, head.status, verdict);
             core.replaced(&job, head.status, why);
             if is_kept_for_one {
-                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
+                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
                 let answer = Answer::Object(Arc::clone(&arrival.object));
-                let landed = Landed::own(&job, why, Some(answer), is_doubtful);
+                let landed = Landed::own(&job, why, (Some(answer), took), is_doubtful);
                 arrival.land_for_one(landed, landing, writer, body).await;
                 return Ok(());
             }
             let answer = Answer::Origin(Box::new(response(head, body)));
-            landing.land_and_end(Landed::own(&job, why, Some(answer), is_doubtful));
+            landing.land_and_end(Landed::own(&job, why, (Some(answer), took), is_doubtful));
         }
         _ => {
             core.learn(&job, head.status, verdict);
-            let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times);
+            let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
             arrival.land(landing, writer, body).await;
         }
     }
@@ -417,6 +440,7 @@ struct Arrival<'a> {
     object: Arc<Object>,
     /// What was kept when it was asked for.
     since: Snapshot,
+    took: Option<Duration>,
 }
 
 impl<'a> Arrival<'a> {
@@ -427,12 +451,13 @@ impl<'a> Arrival<'a> {
         (mut head, len): (response::Parts, Option<u64>),
         since: Snapshot,
         times: &Times,
+        took: Option<Duration>,
     ) -> (Arrival<'a>, Writer) {
         hop::keep(&mut head.headers, times.wall);
         let (log, writer) = Log::new(&core.memory);
         let head = block(head.status, &head.headers);
         let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
-        (Arrival { core, job, terms, verdict, object, since }, writer)
+        (Arrival { core, job, terms, verdict, object, since, took }, writer)
     }
 
     async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
@@ -453,7 +478,9 @@ impl<'a> Arrival<'a> {
         }
         let object = Arc::clone(&self.object);
         let landed = match self.verdict {
-            Verdict::NotShareable { why, .. } => Landed::own(job, why, Some(Answer::Object(object)), false),
+            Verdict::NotShareable { why, .. } => {
+                Landed::own(job, why, (Some(Answer::Object(object)), self.took), false)
+            }
             _ => {
                 let stored = self.verdict.stores();
                 Landed::Shared(Arc::new(Shared {
@@ -462,6 +489,7 @@ impl<'a> Arrival<'a> {
                     revalidated: false,
                     stored,
                     is_ours: job.by == By::Proxy,
+                    took: self.took,
                 }))
             }
         };
@@ -555,10 +583,10 @@ impl Job {
 }
 
 impl Landed {
-    fn own(job: &Job, why: Reason, answer: Option<Answer>, is_doubtful: bool) -> Landed {
+    fn own(job: &Job, why: Reason, (answer, took): (Option<Answer>, Option<Duration>), is_doubtful: bool) -> Landed {
         // What answers a request of our own answers nobody's.
         let answer = Mutex::new(answer.filter(|_| job.by != By::Proxy));
-        Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), is_doubtful, answer }))
+        Landed::Own(Arc::new(Own { why, for_a_user: job.class.has_credentials(), is_doubtful, took, answer }))
     }
 }
 
@@ -611,7 +639,14 @@ impl Core {
         if !is_new || !serves || !job.class.may_have(&object.life) {
             return None;
         }
-        Some(Landed::Shared(Arc::new(Shared { object, variant, revalidated: false, stored: true, is_ours: false })))
+        Some(Landed::Shared(Arc::new(Shared {
+            object,
+            variant,
+            revalidated: false,
+            stored: true,
+            is_ours: false,
+            took: None,
+        })))
     }
 
     /// How a job asks to be let through to the origin.
@@ -647,7 +682,7 @@ impl Core {
             (_, None) => None,
         };
         if let (Some(prior), Some(until)) = (&job.prior, rest) {
-            prior.rest(until);
+            prior.rest(until, failure.detail());
         }
         Landed::Failed(Arc::new(failure))
     }
@@ -677,7 +712,7 @@ impl Core {
         &self,
         job: &Job,
         (prior, since): (&Arc<Object>, Snapshot),
-        mut said: HeaderMap,
+        (mut said, took): (HeaderMap, Duration),
         times: &Times,
         landing: Landing<Landed, Infallible>,
     ) {
@@ -686,7 +721,7 @@ impl Core {
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
             self.store.remove(job.place.key(), prior);
-            landing.land_and_end(Landed::own(job, Reason::Condition, None, false));
+            landing.land_and_end(Landed::own(job, Reason::Condition, (None, Some(took)), false));
             return;
         }
         let draws = self.draws(Some(prior));
@@ -703,7 +738,7 @@ impl Core {
         let keep = |place| self.store.put(&place, Arc::clone(&object), has_validator);
         let landed = match judged.verdict {
             Verdict::NotShareable { why, .. } | Verdict::Failed(why) => {
-                Landed::own(job, why, Some(Answer::Object(Arc::clone(&object))), false)
+                Landed::own(job, why, (Some(Answer::Object(Arc::clone(&object))), Some(took)), false)
             }
             verdict => Landed::Shared(Arc::new(Shared {
                 object: Arc::clone(&object),
@@ -711,6 +746,7 @@ impl Core {
                 revalidated: true,
                 stored: verdict.stores(),
                 is_ours: job.by == By::Proxy,
+                took: Some(took),
             })),
         };
         if let Some(why) = judged.verdict.why().filter(|_| !judged.verdict.stores()) {
@@ -745,7 +781,7 @@ impl Core {
             if !says_nothing {
                 self.store.remove(job.place.key(), prior);
             } else if job.by == By::Proxy {
-                prior.rest(self.env.now() + self.settings.failed.end);
+                prior.rest(self.env.now() + self.settings.failed.end, Detail::RefreshRefused);
             }
         }
     }
@@ -781,7 +817,8 @@ impl Core {
                 self.learned.learn(template, true, now);
             }
             Verdict::NotShareable { store: false, .. } => {
-                self.private.remember(key, now, now + learn::memory(self.rng.unit()), by);
+                let why = verdict.why().map_or(Detail::None, Detail::from);
+                self.private.remember(key, now, now + learn::memory(self.rng.unit()), by, why);
                 self.learned.learn(template, false, now);
             }
             // What is kept to be asked about is nothing to wait for in vain; and to let its like pass would be never to keep it.

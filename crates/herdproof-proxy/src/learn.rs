@@ -23,6 +23,7 @@ use herdproof::Tick;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::{
+    detail::Detail,
     policy::Class,
     table::{Table, Worth},
 };
@@ -67,6 +68,8 @@ pub struct Private(Table<Row>);
 struct Row {
     times: u8,
     until: Tick,
+    /// Why the last one could not be shared.
+    why: Detail,
     /// Whose request was the last that counted.
     by: u64,
 }
@@ -137,14 +140,14 @@ impl Private {
 
     /// One more private response to this key, for this client, which is remembered until then. `plainly`: to a request that others
     /// would have made in the same way. What others would not is counted once in a row for one client.
-    pub fn remember(&self, key: u64, now: Tick, until: Tick, (client, plainly): (u64, bool)) {
+    pub fn remember(&self, key: u64, now: Tick, until: Tick, (client, plainly): (u64, bool), why: Detail) {
         self.0.change(key, now, |row| {
             let times = match now < row.until {
                 true if plainly || row.by != client => row.times.saturating_add(1),
                 true => row.times,
                 false => 1,
             };
-            *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until, by: client };
+            *row = Row { times: times.max(if plainly { PLAINLY } else { 0 }).min(TIMES), until, why, by: client };
         });
     }
 
@@ -157,7 +160,12 @@ impl Private {
 
     /// How many private responses in a row a key had lately; none if it had none.
     pub fn times(&self, key: u64, now: Tick) -> Option<u8> {
-        self.0.get(key, |row| (now < row.until).then_some(row.times)).flatten()
+        self.known(key, now).map(|(times, _)| times)
+    }
+
+    /// And why the last of them could not be shared.
+    pub fn known(&self, key: u64, now: Tick) -> Option<(u8, Detail)> {
+        self.0.get(key, |row| (now < row.until).then_some((row.times, row.why))).flatten()
     }
 }
 
@@ -270,12 +278,12 @@ mod tests {
         let private = Private::new();
         let widths: Vec<_> = (0..8)
             .map(|second| {
-                private.remember(7, at(second), at(120), (second, false));
+                private.remember(7, at(second), at(120), (second, false), Detail::Private);
                 private.times(7, at(second)).map(width)
             })
             .collect();
         assert_eq!(widths, [16, 32, 64, 128, 256, 512, 1024, 2048].map(Some));
-        private.remember(7, at(121), at(240), (1, false));
+        private.remember(7, at(121), at(240), (1, false), Detail::Private);
         assert_eq!(private.times(7, at(121)), Some(1), "what has lapsed does not count");
         assert_eq!(width(u8::MAX), 8 << 16, "no shift runs over");
     }
@@ -284,10 +292,10 @@ mod tests {
     fn a_scan_through_private_urls_does_not_flush_what_is_known_of_others() {
         let private = Private::new();
         for client in 0..3 {
-            private.remember(7, at(0), at(120), (client, false));
+            private.remember(7, at(0), at(120), (client, false), Detail::Private);
         }
         for key in 0..200_000_u64 {
-            private.remember(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(1), at(120), (1, false));
+            private.remember(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(1), at(120), (1, false), Detail::Private);
         }
         assert_eq!(private.times(7, at(1)), Some(3));
     }
@@ -296,12 +304,12 @@ mod tests {
     fn one_client_with_an_unusual_request_is_counted_once_however_often_it_asks() {
         let private = Private::new();
         for second in 0..50 {
-            private.remember(7, at(second), at(120), (1, false));
+            private.remember(7, at(second), at(120), (1, false), Detail::Private);
         }
         assert_eq!(private.times(7, at(50)), Some(1));
-        private.remember(7, at(51), at(120), (2, false));
+        private.remember(7, at(51), at(120), (2, false), Detail::Private);
         assert_eq!(private.times(7, at(51)), Some(2));
-        private.remember(7, at(52), at(120), (2, true));
+        private.remember(7, at(52), at(120), (2, true), Detail::Private);
         assert_eq!(
             private.times(7, at(52)),
             Some(PLAINLY),
@@ -312,7 +320,7 @@ mod tests {
     #[test]
     fn a_private_key_is_remembered_for_its_time_and_no_longer() {
         let private = Private::new();
-        private.remember(7, at(0), at(120), (1, false));
+        private.remember(7, at(0), at(120), (1, false), Detail::Private);
         let known = |key, second| private.times(key, at(second)).is_some();
         assert!(known(7, 0) && known(7, 119) && !known(7, 120) && !known(8, 0));
         private.forget(8, at(0));

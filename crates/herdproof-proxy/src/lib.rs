@@ -18,6 +18,7 @@ pub mod admin;
 mod body;
 mod cache_status;
 mod deliver;
+pub mod detail;
 pub mod failing;
 mod fill;
 mod head;
@@ -42,6 +43,7 @@ mod who;
 pub mod widen;
 
 pub use body::{Body, CutOff};
+pub use detail::Detail;
 pub use listener::{Client, Listener, Server};
 pub use serve::Proxy;
 pub use settings::Settings;

@@ -48,6 +48,7 @@
 mod connections;
 mod descriptors;
 mod lane;
+mod ledger;
 pub mod proxy_header;
 mod pulse;
 mod service;
@@ -81,7 +82,9 @@ use tokio::{
 
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
-pub(crate) use lane::{Asked, Lane};
+pub(crate) use lane::{Answered, Asked, Lane};
+use ledger::Book;
+pub(crate) use ledger::{Ledger, Unanswered};
 use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};
@@ -130,6 +133,15 @@ pub struct Server {
 pub struct Stopped {
     /// Connections that were still open when the time was over.
     pub cut: usize,
+}
+
+/// Who has a say in requests besides who serves them.
+#[derive(Default)]
+pub(crate) struct Besides {
+    /// Answers some of them at once.
+    pub(crate) lane: Option<Arc<dyn Lane>>,
+    /// Writes down what never became one.
+    pub(crate) ledger: Option<Arc<dyn Ledger>>,
 }
 
 /// Why nobody can be served at an address.
@@ -185,11 +197,11 @@ impl Listener {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.serve_with(env, None, serve)
+        self.serve_with(env, Besides::default(), serve)
     }
 
-    /// The same, where some requests can be answered at once.
-    pub(crate) fn serve_with<S, F, B>(self, env: &Env, lane: Option<Arc<dyn Lane>>, serve: S) -> Server
+    /// The same, where some requests can be answered at once, and somebody writes down what never became one.
+    pub(crate) fn serve_with<S, F, B>(self, env: &Env, Besides { lane, ledger }: Besides, serve: S) -> Server
     where
         S: Fn(Request<Incoming>, Client) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<B>> + Send + 'static,
@@ -208,7 +220,7 @@ impl Listener {
             proxy_protocol,
         } = self.settings;
         let patience = Patience { head: head_timeout, idle, stall, rate: least_rate };
-        let connections = Arc::new(Connections::new(max_connections, per_address, patience));
+        let connections = Arc::new(Connections::new(max_connections, per_address, patience, Book(ledger)));
         let mut http = http1::Builder::new();
         http.half_close(half_close)
             .max_buf_size(BUFFER.max(max_head))
@@ -248,16 +260,14 @@ impl Server {
             let counts = &connections.counts;
             let get = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
             page.gauge("herdproof_connections", "Open connections of clients.", connections.open() as f64);
-            page.counter("herdproof_connections_total", "Connections that were accepted.", get(&counts.accepted));
-            page.counter(
-                "herdproof_accept_errors_total",
-                "Failures to accept a connection.",
-                get(&counts.accept_errors),
-            );
+            let help = "Connections of clients that were accepted.";
+            page.counter("herdproof_connections_total", help, get(&counts.accepted));
+            let help = "Failures to accept a connection of a client, for want of descriptors most often.";
+            page.counter("herdproof_accept_errors_total", help, get(&counts.accept_errors));
             page.counters(
                 "herdproof_connections_ended_total",
-                "Connections that were ended here, by why.",
-                "why",
+                "Connections of clients that were ended by the proxy, by why.",
+                "reason",
                 &[
                     ("idle", get(&counts.idle)),
                     ("unreadable", get(&counts.unreadable)),
@@ -455,8 +465,9 @@ where
         }
         if let Poll::Ready(ended) = Pin::new(&mut this.http).poll(cx) {
             // A client that leaves early is its own affair; one that was told 400 is not.
-            if ended.is_err_and(|error| error.is_parse()) {
+            if let Some(what) = ended.err().as_ref().and_then(Unanswered::of) {
                 connection.all.counts.unreadable.fetch_add(1, Relaxed);
+                connection.all.book.unanswered(connection.address(), what, Duration::ZERO);
             }
             return Poll::Ready(());
         }

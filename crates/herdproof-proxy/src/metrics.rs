@@ -4,15 +4,21 @@
 //! how long clients waited for each other. All three are counted here, on the way of every request, so counting must cost
 //! next to nothing: each thread counts on lines of its own, and only a reader of the page adds them up.
 //!
-//! [`Metrics`] is also the [`Observer`] of the proxy's [`Env`](herdproof::Env), so what the library's policies do is on
-//! the same [page](Metrics::page), under the library's names.
+//! **One source for each number.** A request is counted once, when it is over, in the histogram of its method, status and outcome; the
+//! counters by outcome are sums of these. What the library's policies tell their [`Observer`] is about look-ups and
+//! loads inside, several for each request or none, and so it is not on the page: [`Metrics`] is the observer of the proxy's
+//! [`Env`](herdproof::Env) for what only a policy knows, that a breaker has tripped.
+//!
+//! **Bounded.** Every label has a closed set of values: what clients and the origin send chooses among them and adds none.
 //!
 //! The page is the text format of Prometheus, written here in a few lines: what a client library for it would add is
 //! counters that threads share, which is what is to be avoided.
 
+mod histogram;
 mod page;
+mod process;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     array,
@@ -23,62 +29,74 @@ use std::{
     time::Duration,
 };
 
-use herdproof::event::{Counts, Event, Kind, Metric, Observer};
-use http::StatusCode;
+use herdproof::event::{Event, Observer};
+use http::{Method, StatusCode};
 
+pub(crate) use self::histogram::{Histogram, Sum};
+pub use self::page::Page;
 use crate::{
     access::{Outcome, Record},
+    detail::{DETAILS, Detail},
     stripes::Stripes,
 };
-pub use page::Page;
 
 const OUTCOMES: usize = Outcome::ALL.len();
-/// The upper bounds of a histogram, in microseconds.
-const BOUNDS: [u32; 18] = [
-    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
-    5_000_000, 10_000_000, 30_000_000, 60_000_000,
-];
-/// More reasons than this are counted together.
-const REASONS: usize = 64;
+
+/// The known methods, as the semantic convention of OpenTelemetry has them, and the name of all others.
+const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "_OTHER"];
+const GET: usize = 0;
+const OTHER: usize = METHODS.len() - 1;
+
+/// The classes of statuses; first what is no status at all.
+pub(crate) const CODES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Everything that is counted; see the [module](self).
 #[derive(Debug, Default)]
 pub struct Metrics {
     parts: Stripes<Part>,
-    reasons: Reasons,
 }
 
 /// What one thread counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Part {
-    /// How long it took until the answer began, and so how many there were.
-    first: [Times; OUTCOMES],
+    requests: [[[Slot; CODES.len()]; METHODS.len()]; OUTCOMES],
+    reasons: [[AtomicU64; DETAILS]; OUTCOMES],
     bytes: [AtomicU64; OUTCOMES],
-    /// By the first digit of the status.
-    statuses: [AtomicU64; 6],
-    waited: Times,
+    waited: Histogram,
     /// More than zero if more began to wait on this thread than ended, and the other way round.
     waiting: AtomicI64,
-    events: Counts,
+    fills: [AtomicU64; Fill::ALL.len()],
+    trips: AtomicU64,
 }
 
-/// A histogram.
+/// Requests of one method, one class of statuses and one outcome, if there were any.
+#[derive(Debug, Default)]
+struct Slot(OnceLock<Box<Times>>);
+
+/// How long requests took.
 #[derive(Debug, Default)]
 struct Times {
-    counts: [AtomicU64; BOUNDS.len() + 1],
-    nanos: AtomicU64,
+    /// Those whose answer was over as soon as it began, as all of it was in memory: counted once, and shown as both.
+    at_once: Histogram,
+    /// Of all others, until the first byte and until the last.
+    first: Histogram,
+    last: Histogram,
 }
 
-/// What a histogram holds, of all threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    counts: [u64; BOUNDS.len() + 1],
-    nanos: u64,
+/// Why the origin is asked with others, or for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    Miss,
+    Refresh,
+    Alone,
 }
 
-/// Words and how often each was said. They are few and known when the program is compiled, but not here.
-#[derive(Debug)]
-struct Reasons([OnceLock<(Outcome, &'static str)>; REASONS], [AtomicU64; REASONS]);
+/// Requests that went to the origin by themselves, by why, and all requests, so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unshared {
+    pub(crate) requests: u64,
+    by: [u64; DETAILS],
+}
 
 /// Somebody waits until this is dropped.
 #[derive(Debug)]
@@ -94,23 +112,28 @@ impl Metrics {
     #[inline]
     pub fn count(&self, record: &Record) {
         let (part, outcome) = (&*self.parts, record.outcome as usize);
-        part.first[outcome].add(record.first);
-        part.add(outcome, record.status, record.bytes);
+        let times = part.times(outcome, method(record.method.as_ref()), record.status);
+        if record.first == record.took {
+            times.at_once.add(record.took);
+        } else {
+            times.first.add(record.first);
+            times.last.add(record.took);
+        }
+        part.bytes[outcome].fetch_add(record.bytes, Relaxed);
         if !record.waited.is_zero() {
             part.waited.add(record.waited);
         }
-        if !record.reason.is_empty() {
-            self.reasons.add(record.outcome, record.reason);
+        if record.reason != Detail::None {
+            part.reasons[outcome][record.reason as usize].fetch_add(1, Relaxed);
         }
     }
 
-    /// Counts a request that was answered from memory as soon as it was read.
+    /// Counts a GET that was answered from memory as soon as it was read.
     #[inline]
-    pub(crate) fn count_at_once(&self, status: StatusCode, bytes: usize) {
+    pub(crate) fn count_at_once(&self, status: StatusCode, bytes: u64, took: Duration) {
         let (part, outcome) = (&*self.parts, Outcome::Hit as usize);
-        // It is not worth a look at the clock to say how little that was.
-        part.first[outcome].counts[0].fetch_add(1, Relaxed);
-        part.add(outcome, status, bytes as u64);
+        part.times(outcome, GET, status).at_once.add(took);
+        part.bytes[outcome].fetch_add(bytes, Relaxed);
     }
 
     /// Somebody begins to wait for a fill that another began.
@@ -119,88 +142,129 @@ impl Metrics {
         Waiting(self)
     }
 
-    /// What the library's policies did.
-    pub fn event(&self, metric: Metric) -> u64 {
-        match metric.kind() {
-            Kind::Counter => self.parts.iter().map(|part| part.events.get(metric)).sum(),
-            Kind::Gauge => self.parts.first().events.get(metric),
-        }
+    /// A fill has begun.
+    pub(crate) fn fill(&self, fill: Fill) {
+        self.parts.fills[fill as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many requests went to the origin by themselves so far, and why.
+    pub(crate) fn unshared(&self) -> Unshared {
+        let passes = |detail: usize| {
+            self.parts.iter().map(|part| part.reasons[Outcome::Pass as usize][detail].load(Relaxed)).sum()
+        };
+        let requests = Outcome::ALL.iter().map(|outcome| self.requests(*outcome).total()).sum();
+        Unshared { requests, by: array::from_fn(passes) }
     }
 
     /// All of it. What others have to report can be added.
     pub fn page(&self) -> Page {
         let mut page = Page::default();
-        let first: [Sum; OUTCOMES] =
-            array::from_fn(|outcome| Sum::of(self.parts.iter().map(|part| &part.first[outcome])));
-        let bytes = self.by_outcome(|part, outcome| &part.bytes[outcome]);
-        let requests: Vec<(&str, u64)> = names().zip(first.iter().map(Sum::total)).collect();
-        let edge: u64 = first.iter().map(Sum::total).sum();
-        page.counters("herdproof_requests_total", "Requests, by what became of them.", "outcome", &requests);
-        page.pairs(
-            "herdproof_reasons_total",
-            "Requests, by what became of them and why.",
-            ["outcome", "reason"],
-            self.reasons.get().map(|(outcome, reason, count)| ([outcome.name(), reason], count)),
-        );
-        let statuses = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate();
-        let status = |class: usize| self.parts.iter().map(|part| part.statuses[class].load(Relaxed)).sum();
-        let statuses: Vec<(&str, u64)> = statuses.map(|(class, name)| (name, status(class))).collect();
-        page.counters("herdproof_responses_total", "Responses, by the class of their status.", "status", &statuses);
-        page.counters("herdproof_body_bytes_total", "Bytes of bodies given to clients.", "outcome", &bytes);
-        page.histogram_head(
-            "herdproof_first_byte_seconds",
-            "Time until an answer began, by what became of the request.",
-        );
-        for (name, times) in names().zip(&first) {
-            page.histogram(
-                "herdproof_first_byte_seconds",
-                Some(("outcome", name)),
-                &BOUNDS,
-                &times.counts,
-                times.nanos,
-            );
-        }
-        let waited = Sum::of(self.parts.iter().map(|part| &part.waited));
-        page.histogram_head(
-            "herdproof_wait_seconds",
-            "Time that requests waited for a fill that they shared, or for a seat.",
-        );
-        page.histogram("herdproof_wait_seconds", None, &BOUNDS, &waited.counts, waited.nanos);
+        let version = env!("CARGO_PKG_VERSION");
+        page.gauges("herdproof_build_info", "Always 1; the label is the version of this proxy.")
+            .sample(&[("version", version)], 1);
+        let requests: Vec<(&str, u64)> =
+            Outcome::ALL.iter().map(|outcome| (outcome.name(), self.requests(*outcome).total())).collect();
+        let help = "Requests of clients that are over, by outcome. Divided by herdproof_origin_requests_total, as rates, this is \
+                    how many requests one request to the origin answers.";
+        page.counters("herdproof_requests_total", help, "outcome", &requests);
+        let help = "Requests answered from memory with a fresh response; the same number as \
+                    herdproof_requests_total{outcome=\"hit\"}.";
+        page.counter("herdproof_cache_hits_total", help, self.requests(Outcome::Hit).total());
+        self.reasons(&mut page);
+        self.durations(&mut page);
+        let bytes = |outcome: &Outcome| {
+            let sum = self.parts.iter().map(|part| part.bytes[*outcome as usize].load(Relaxed)).sum();
+            (outcome.name(), sum)
+        };
+        let bytes: Vec<(&str, u64)> = Outcome::ALL.iter().map(bytes).collect();
+        let help = "Bytes of response bodies given to clients, by outcome.";
+        page.counters("herdproof_response_body_bytes_total", help, "outcome", &bytes);
+        let waited: Sum = self.parts.iter().map(|part| part.waited.sum()).sum();
+        let help =
+            "How long requests with the outcome `joined` waited for the response that another request was fetching.";
+        page.histograms("herdproof_wait_seconds", help).fine(&[], &waited);
         let waiting: i64 = self.parts.iter().map(|part| part.waiting.load(Relaxed)).sum();
-        page.gauge("herdproof_waiting", "Requests that wait for a fill that they share.", waiting.max(0) as f64);
-        let origin = self.event(Metric::OriginRequests);
-        if origin > 0 {
-            let help = "Requests of clients per request that reached the origin.";
-            page.gauge("herdproof_collapse_ratio", help, edge as f64 / origin as f64);
-        }
-        for metric in Metric::ALL {
-            // Every request leaves a record: nobody need say it twice.
-            let value = if *metric == Metric::EdgeRequests { edge } else { self.event(*metric) };
-            match metric.kind() {
-                Kind::Counter => page.counter(metric.name(), metric.help(), value),
-                Kind::Gauge => page.gauge(metric.name(), metric.help(), value as f64),
-            }
-        }
+        let help = "Requests that wait for the origin at present, for their own fetch or for another request's.";
+        page.gauge("herdproof_waiting", help, waiting.max(0) as f64);
+        let fills = Fill::ALL.map(|fill| {
+            (fill.name(), self.parts.iter().map(|part| part.fills[fill as usize].load(Relaxed)).sum::<u64>())
+        });
+        let help = "Fetches that were begun for the cache, by why: nothing was stored that could be served (miss), what was served \
+                    had to be refreshed (refresh), or the response may be for one client only (alone).";
+        page.counters("herdproof_fills_total", help, "kind", &fills);
+        let trips: u64 = self.parts.iter().map(|part| part.trips.load(Relaxed)).sum();
+        page.counter("herdproof_origin_breaker_trips_total", "How often the breaker before the origin opened.", trips);
+        process::report(&mut page);
         page
     }
 
-    fn by_outcome(&self, count: impl Fn(&Part, usize) -> &AtomicU64) -> Vec<(&'static str, u64)> {
-        let sum = |outcome: usize| self.parts.iter().map(|part| count(part, outcome).load(Relaxed)).sum();
-        names().enumerate().map(|(outcome, name)| (name, sum(outcome))).collect()
+    fn reasons(&self, page: &mut Page) {
+        let help = "Requests whose outcome has a reason, by both; the reasons are those of the access log and of Cache-Status.";
+        let mut family = page.labelled("herdproof_reasons_total", help);
+        for outcome in Outcome::ALL {
+            for detail in Detail::ALL {
+                let count = |part: &Part| part.reasons[*outcome as usize][*detail as usize].load(Relaxed);
+                let count: u64 = self.parts.iter().map(count).sum();
+                if count > 0 {
+                    family.sample(&[("outcome", outcome.name()), ("reason", detail.name())], count);
+                }
+            }
+        }
+    }
+
+    fn durations(&self, page: &mut Page) {
+        let help = "Time from the head of a request to the last byte of its response handed to the connection, or to the client \
+                    leaving, by method (_OTHER: any that RFC 9110 and RFC 5789 do not have), class of status and outcome.";
+        let mut family = page.histograms("http_server_request_duration_seconds", help);
+        for outcome in Outcome::ALL {
+            for (method, method_name) in METHODS.iter().enumerate() {
+                for (code, code_name) in CODES.iter().enumerate() {
+                    let slots =
+                        self.parts.iter().filter_map(|part| part.requests[*outcome as usize][method][code].0.get());
+                    let sum: Sum = slots.flat_map(|times| [times.at_once.sum(), times.last.sum()]).sum();
+                    if sum.total() > 0 {
+                        let labels = [("method", *method_name), ("code", *code_name), ("outcome", outcome.name())];
+                        family.conventional(&labels, &sum);
+                    }
+                }
+            }
+        }
+        let help =
+            "Time from the head of a request to the first byte of its response, or to the client leaving, by outcome.";
+        let mut family = page.histograms("herdproof_first_byte_seconds", help);
+        for outcome in Outcome::ALL {
+            family.fine(&[("outcome", outcome.name())], &self.requests(*outcome));
+        }
+    }
+
+    /// Of all requests with this outcome, how long it took until the first byte.
+    fn requests(&self, outcome: Outcome) -> Sum {
+        let slots = self.parts.iter().flat_map(|part| part.requests[outcome as usize].iter().flatten());
+        let times = slots.filter_map(|slot| slot.0.get());
+        times.flat_map(|times| [times.at_once.sum(), times.first.sum()]).sum()
     }
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
-    Outcome::ALL.iter().map(|outcome| outcome.name())
+fn method(method: Option<&Method>) -> usize {
+    match method {
+        Some(&Method::GET) => GET,
+        Some(method) => METHODS.iter().position(|name| *name == method.as_str()).unwrap_or(OTHER),
+        None => OTHER,
+    }
+}
+
+/// Which class of statuses this one is in.
+pub(crate) fn class_of(status: StatusCode) -> usize {
+    let class = usize::from(status.as_u16() / 100);
+    if class < CODES.len() { class } else { 0 }
 }
 
 impl Observer for Metrics {
     #[inline]
     fn observe(&self, event: &Event) {
-        // What is set, and not added to, has one place.
-        let is_gauge = matches!(event, Event::QueueDepth(_) | Event::InFlight(_));
-        let part = if is_gauge { self.parts.first() } else { &*self.parts };
-        part.events.observe(event);
+        if let Event::Trip = event {
+            self.parts.trips.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -210,61 +274,44 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl Default for Part {
+    fn default() -> Part {
+        let zeros = || AtomicU64::new(0);
+        Part {
+            requests: array::from_fn(|_| array::from_fn(|_| array::from_fn(|_| Slot::default()))),
+            reasons: array::from_fn(|_| array::from_fn(|_| zeros())),
+            bytes: array::from_fn(|_| zeros()),
+            waited: Histogram::default(),
+            waiting: AtomicI64::new(0),
+            fills: array::from_fn(|_| zeros()),
+            trips: zeros(),
+        }
+    }
+}
+
 impl Part {
     #[inline]
-    fn add(&self, outcome: usize, status: StatusCode, bytes: u64) {
-        self.bytes[outcome].fetch_add(bytes, Relaxed);
-        self.statuses[usize::from(status.as_u16() / 100).min(5)].fetch_add(1, Relaxed);
+    fn times(&self, outcome: usize, method: usize, status: StatusCode) -> &Times {
+        self.requests[outcome][method][class_of(status)].0.get_or_init(Box::default)
     }
 }
 
-impl Times {
-    #[inline]
-    fn add(&self, time: Duration) {
-        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let bucket = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
-        self.counts[bucket].fetch_add(1, Relaxed);
-        self.nanos.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+impl Fill {
+    const ALL: [Fill; 3] = [Fill::Miss, Fill::Refresh, Fill::Alone];
+
+    fn name(self) -> &'static str {
+        match self {
+            Fill::Miss => "miss",
+            Fill::Refresh => "refresh",
+            Fill::Alone => "alone",
+        }
     }
 }
 
-impl Sum {
-    fn of<'a>(times: impl Iterator<Item = &'a Times>) -> Sum {
-        times.fold(Sum::default(), |sum, times| Sum {
-            counts: array::from_fn(|bucket| sum.counts[bucket] + times.counts[bucket].load(Relaxed)),
-            nanos: sum.nanos.wrapping_add(times.nanos.load(Relaxed)),
-        })
-    }
-
-    fn total(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-}
-
-impl Default for Reasons {
-    fn default() -> Reasons {
-        Reasons(array::from_fn(|_| OnceLock::new()), array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl Reasons {
-    /// Counts one: the first places are taken by those that come first, the last is for whoever finds none.
-    fn add(&self, outcome: Outcome, reason: &'static str) {
-        let Reasons(words, counts) = self;
-        let (last, places) = words.split_last().unwrap_or_else(|| unreachable!("there are some"));
-        let known = places.iter().position(|place| *place.get_or_init(|| (outcome, reason)) == (outcome, reason));
-        let place = known.unwrap_or_else(|| {
-            last.get_or_init(|| (outcome, "other"));
-            places.len()
-        });
-        counts[place].fetch_add(1, Relaxed);
-    }
-
-    fn get(&self) -> impl Iterator<Item = (Outcome, &'static str, u64)> {
-        let Reasons(words, counts) = self;
-        words.iter().zip(counts).filter_map(|(word, count)| {
-            let (outcome, reason) = *word.get()?;
-            Some((outcome, reason, count.load(Relaxed)))
-        })
+impl Unshared {
+    /// With each reason of which there is one, how often it was so.
+    pub(crate) fn since(&self, before: &Unshared) -> impl Iterator<Item = (Detail, u64)> {
+        let times = |detail: &Detail| self.by[*detail as usize].saturating_sub(before.by[*detail as usize]);
+        Detail::ALL.iter().map(move |detail| (*detail, times(detail)))
     }
 }

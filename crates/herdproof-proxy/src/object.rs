@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -13,6 +13,7 @@ use herdproof::Tick;
 use http::header::{ETAG, LAST_MODIFIED};
 
 use crate::{
+    detail::Detail,
     head::Head,
     log::Log,
     memory::{self, Footprint, Stored},
@@ -47,6 +48,8 @@ pub(crate) struct Object {
     claimed_until: AtomicU64,
     /// The last refresh has failed; the origin is left alone until this tick.
     rests_until: AtomicU64,
+    /// Why: a [`Detail`], as its place in the list.
+    rests: AtomicU8,
     /// Who waited for one of them has had enough. Counts only while somebody asks.
     slow: AtomicBool,
     /// Somebody has asked for it since it was last looked at by who makes room.
@@ -103,6 +106,7 @@ impl Object {
             life,
             claimed_until: AtomicU64::new(0),
             rests_until: AtomicU64::new(self.rests_until.load(Relaxed)),
+            rests: AtomicU8::new(self.rests.load(Relaxed)),
             slow: AtomicBool::new(false),
             wanted: AtomicBool::new(self.wanted.load(Relaxed)),
         }
@@ -152,6 +156,7 @@ impl Object {
             life,
             claimed_until: AtomicU64::new(0),
             rests_until: AtomicU64::new(0),
+            rests: AtomicU8::new(0),
             slow: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
         }
@@ -252,6 +257,11 @@ impl Object {
         now.as_nanos() < self.rests_until.load(Relaxed)
     }
 
+    /// Why nobody is to ask about it now, if nobody is.
+    pub(crate) fn rests(&self, now: Tick) -> Option<Detail> {
+        self.is_resting(now).then(|| Detail::at(self.rests.load(Relaxed)))
+    }
+
     /// Whether nobody is to wait for the origin's word on it: it is being asked, and that has taken too long for somebody.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Relaxed) && self.asking.load(Relaxed) > 0
@@ -263,8 +273,10 @@ impl Object {
     }
 
     /// The last refresh has failed: no other is to be begun before this tick.
-    pub(crate) fn rest(&self, until: Tick) {
-        self.rests_until.fetch_max(until.as_nanos(), Relaxed);
+    pub(crate) fn rest(&self, until: Tick, why: Detail) {
+        if self.rests_until.fetch_max(until.as_nanos(), Relaxed) < until.as_nanos() {
+            self.rests.store(why as u8, Relaxed);
+        }
     }
 }
 
@@ -343,7 +355,7 @@ mod tests {
         assert!(object.claims_refresh(at(0)));
         assert!(!object.claims_refresh(at(0)) && !object.claims_refresh(at(999)));
         assert!(object.claims_refresh(at(1_000)) && !object.claims_refresh(at(1_000)));
-        object.rest(at(5_000));
+        object.rest(at(5_000), Detail::OriginFailed);
         assert!(!object.claims_refresh(at(4_999)) && object.claims_refresh(at(5_000)));
     }
 }

@@ -15,6 +15,7 @@ mod seat;
 mod stack;
 
 use std::{
+    array,
     error::Error,
     fmt, io,
     num::NonZero,
@@ -22,6 +23,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -48,7 +50,12 @@ use self::{
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
 };
-use crate::{policy::Terms, settings::OriginSettings};
+use crate::{
+    detail::Detail,
+    metrics::{CODES, Histogram, Sum, class_of},
+    policy::Terms,
+    settings::OriginSettings,
+};
 
 /// The one service behind the proxy; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -67,9 +74,14 @@ struct Inner {
 struct Counts {
     requests: AtomicU64,
     answers: AtomicU64,
-    faults: AtomicU64,
-    timeouts: AtomicU64,
+    faults: [AtomicU64; Fault::ALL.len()],
     refused: [AtomicU64; Why::ALL.len()],
+    /// How long the origin took, by the class of the status; last where there was no answer.
+    took: [Histogram; CODES.len() + 1],
+    /// How long those waited in the line that were let in.
+    queued: Histogram,
+    /// The last thing heard of it was that it is not there.
+    is_gone: AtomicBool,
     /// In words. Of those that were sent, or would have been.
     last_error: Mutex<Option<Arc<str>>>,
 }
@@ -103,6 +115,52 @@ pub(crate) enum Further {
 /// In the extensions of an answer: it answers a further attempt, which had another head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second;
+
+/// How a request failed in a way that speaks against the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// No connection to it could be made.
+    Connect,
+    /// It did not begin its answer in time.
+    Timeout,
+    /// It closed the connection before its answer.
+    Broken,
+    /// Its answer cannot be understood in one way only.
+    Protocol,
+    /// It answered 5xx.
+    Status,
+    /// The body of its answer broke off.
+    Body,
+}
+
+impl Fault {
+    /// All there are.
+    pub const ALL: [Fault; 6] =
+        [Fault::Connect, Fault::Timeout, Fault::Broken, Fault::Protocol, Fault::Status, Fault::Body];
+
+    /// What it is called in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Connect => "connect",
+            Fault::Timeout => "timeout",
+            Fault::Broken => "broken",
+            Fault::Protocol => "protocol",
+            Fault::Status => "status",
+            Fault::Body => "body",
+        }
+    }
+
+    fn of(error: &OriginError) -> Option<Fault> {
+        match error {
+            OriginError::Refused(_) | OriginError::Request(_) => None,
+            OriginError::Connect(_) => Some(Fault::Connect),
+            OriginError::TimedOut => Some(Fault::Timeout),
+            OriginError::Broken(_) => Some(Fault::Broken),
+            OriginError::BadResponse(_) => Some(Fault::Protocol),
+        }
+    }
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -173,11 +231,13 @@ pub struct OriginStats {
     pub requests: u64,
     /// Answers whose head came, in all.
     pub answers: u64,
-    /// Requests that failed in a way that speaks against the origin, in all: no connection, no answer, an answer of 5xx, or a
+    /// Attempts that failed in a way that speaks against the origin, in all: no connection, no answer, an answer of 5xx, or a
     /// body that broke off.
     pub faults: u64,
-    /// Those of them that had no answer in time.
-    pub timeouts: u64,
+    /// The same by how they failed.
+    pub faults_by: [(Fault, u64); Fault::ALL.len()],
+    /// Whether the last that was heard of it, by an answer, a probe or a connection that could not be made, is that it is there.
+    pub is_up: bool,
     /// Attempts after one that failed, in all.
     pub retries: u64,
     /// Attempts beside a slow one, in all.
@@ -277,7 +337,7 @@ impl Origin {
         let (first, deadline) = (ask.attempt, ask.deadline.take());
         let attempt = |mut ask: Ask| async move {
             ask.deadline = deadline;
-            let entered = inner.stack.enter(&mut ask).await;
+            let entered = inner.enter(&mut ask).await;
             let entry = entered.map_err(|refusal| failure(OriginError::Refused(refusal), true))?;
             let Some(request) = unsent.lock().take() else {
                 return Err(Failure::NoRetry(OriginError::TimedOut));
@@ -315,6 +375,13 @@ impl Origin {
         self.0.stack.queue.seats()
     }
 
+    /// How long the origin took to begin its answers, by the class of their status, and at last to give none; and how long those
+    /// waited in the line who were let in.
+    pub(crate) fn times(&self) -> ([Sum; CODES.len() + 1], Sum) {
+        let counts = &self.0.counts;
+        (array::from_fn(|code| counts.took[code].sum()), counts.queued.sum())
+    }
+
     /// How things are.
     pub fn stats(&self) -> OriginStats {
         let Inner { stack, pool, counts, .. } = &*self.0;
@@ -322,6 +389,10 @@ impl Origin {
         let (probes, failed_probes) = stack.prober.counts();
         let mut refusals = Why::ALL.map(|why| (why, 0));
         for ((_, count), counted) in refusals.iter_mut().zip(&counts.refused) {
+            *count = counted.load(Relaxed);
+        }
+        let mut faults = Fault::ALL.map(|fault| (fault, 0));
+        for ((_, count), counted) in faults.iter_mut().zip(&counts.faults) {
             *count = counted.load(Relaxed);
         }
         OriginStats {
@@ -339,8 +410,9 @@ impl Origin {
             failed_probes,
             requests: counts.requests.load(Relaxed),
             answers: counts.answers.load(Relaxed),
-            faults: counts.faults.load(Relaxed),
-            timeouts: counts.timeouts.load(Relaxed),
+            faults: faults.iter().map(|(_, count)| count).sum(),
+            faults_by: faults,
+            is_up: !counts.is_gone.load(Relaxed),
             retries: extra.retries,
             hedges: extra.hedges,
             unpaid: extra.no_credit + extra.too_many_failures,
@@ -362,6 +434,14 @@ fn of(ask: &Ask, route: u64) -> stack::Request {
 }
 
 impl Inner {
+    /// Lets a request in, after a wait in the line if need be.
+    async fn enter(&self, ask: &mut Ask) -> Result<Entry, Refusal> {
+        let came = ask.at;
+        let entry = self.stack.enter(ask).await?;
+        self.counts.queued.add(entry.from() - came);
+        Ok(entry)
+    }
+
     async fn fetch_once(
         &self,
         request: &Outgoing,
@@ -369,7 +449,7 @@ impl Inner {
         mut ask: Ask,
         again: bool,
     ) -> Result<Answer, OriginError> {
-        let entry = self.stack.enter(&mut ask).await.map_err(OriginError::Refused)?;
+        let entry = self.enter(&mut ask).await.map_err(OriginError::Refused)?;
         let Some(hedge) = &self.stack.hedge else {
             return self.ask(request, entry, &ask, again).await;
         };
@@ -438,7 +518,8 @@ impl Inner {
                 Ok(lease) => lease,
                 Err((error, mut place)) => {
                     let error = OriginError::Connect(error);
-                    self.learn(pass, &mut place, &Lesson::of_error(&error, false), of, from);
+                    let lesson = (Lesson::of_error(&error, false), Err(Fault::of(&error)));
+                    self.learn(pass, &mut place, lesson, of, from);
                     return Err(Failed { error, request: Some(request) });
                 }
             };
@@ -472,14 +553,14 @@ impl Inner {
                 Err(Failed { error: lease.why(error.into_error()), request })
             }
         };
-        let lesson = match &outcome {
-            Ok(response) => Lesson::of_answer(response.status(), response.headers(), &self.env),
-            Err(failed) => Lesson::of_error(&failed.error, lease.reused),
+        let (lesson, answered) = match &outcome {
+            Ok(response) => {
+                (Lesson::of_answer(response.status(), response.headers(), &self.env), Ok(response.status()))
+            }
+            Err(failed) => (Lesson::of_error(&failed.error, lease.reused), Err(Fault::of(&failed.error))),
         };
         let from = lease.asked_at(from);
-        if let Some(place) = lease.place() {
-            self.learn(pass, place, &lesson, of, from);
-        }
+        let took = lease.place().map(|place| self.learn(pass, place, (lesson, answered), of, from));
         let response = outcome?;
         if let Some(place) = lease.place() {
             place.answered(response.status());
@@ -489,26 +570,54 @@ impl Inner {
             // Such an answer is not tried again, so this is not said by the retry.
             self.stack.budget.learn(&lesson.verdict);
         }
-        Ok(response.map(|incoming| OriginBody::new(incoming, lease, self.me.clone())))
+        Ok(response.map(|incoming| OriginBody::new(incoming, lease, took.unwrap_or_default(), self.me.clone())))
     }
 
-    /// The head has come, or will not.
-    fn learn(&self, pass: Pass, place: &mut Place, lesson: &Lesson, of: stack::Request, from: Tick) {
+    /// The head has come, with this status, or will not. Gives how long that took.
+    fn learn(
+        &self,
+        pass: Pass,
+        place: &mut Place,
+        (lesson, answered): (Lesson, Result<StatusCode, Option<Fault>>),
+        of: stack::Request,
+        from: Tick,
+    ) -> Duration {
         let span = Span { from, to: self.env.now() };
-        self.stack.learn(pass, place, lesson, of, span);
+        self.stack.learn(pass, place, &lesson, of, span);
         let ok = matches!(lesson.verdict, Verdict::Ok | Verdict::Final);
         if !ok && lesson.verdict != Verdict::Ignored {
-            self.counts.faults.fetch_add(1, Relaxed);
+            self.failed(answered.map_or_else(|fault| fault, |_| Some(Fault::Status)));
+        }
+        match lesson.reached {
+            Verdict::Fault => self.heard(false),
+            Verdict::Ok => self.heard(true),
+            _ => {}
         }
         if lesson.is_suspicious() {
             self.suspect();
         }
+        let code = answered.map_or(CODES.len(), class_of);
+        self.counts.took[code].add(span.took());
         self.env.tell(&Event::OriginAnswer { ok, took: span.took() });
+        span.took()
+    }
+
+    fn failed(&self, fault: Option<Fault>) {
+        if let Some(count) = fault.and_then(|fault| self.counts.faults.get(fault as usize)) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Whether the origin is there, as something has just shown. Written only if it changes: all who ask look at it.
+    fn heard(&self, is_there: bool) {
+        if self.counts.is_gone.load(Relaxed) == is_there {
+            self.counts.is_gone.store(!is_there, Relaxed);
+        }
     }
 
     /// A body broke off. Its head was taken for a success.
     fn broke_off(&self) {
-        self.counts.faults.fetch_add(1, Relaxed);
+        self.failed(Some(Fault::Body));
         self.suspect();
     }
 
@@ -535,7 +644,9 @@ impl Inner {
         let Ok(seat) = self.stack.queue.enter(&mut ask).await else { return Heard::NotAsked };
         let place = Place::new(&self.env, &self.stack.queue, seat, ask.at);
         let deadline = self.env.now() + probe.timeout;
-        by(&self.env, Some(deadline), self.whole(probe, place)).await.flatten().unwrap_or(Heard::Gone)
+        let heard = by(&self.env, Some(deadline), self.whole(probe, place)).await.flatten().unwrap_or(Heard::Gone);
+        self.heard(heard != Heard::Gone);
+        heard
     }
 
     /// The answer to a probe, with as much of its body as is needed to see that it does not break off; none if it does.
@@ -552,7 +663,7 @@ impl Inner {
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Heard::Gone,
             _ => Heard::There,
         };
-        let mut body = OriginBody::new(response.into_body(), lease, Weak::new());
+        let mut body = OriginBody::new(response.into_body(), lease, Duration::ZERO, Weak::new());
         let mut read = 0;
         // One that goes on for ever, as a stream of events does, does not break off.
         let reading = async {
@@ -585,17 +696,11 @@ impl Inner {
         if !matches!(error, OriginError::Refused(_) | OriginError::Request(_)) {
             *self.counts.last_error.lock() = Some(error.to_string().into());
         }
-        match &error {
-            OriginError::Refused(refusal) => {
-                let place = Why::ALL.iter().position(|why| *why == refusal.why);
-                if let Some(count) = place.and_then(|place| self.counts.refused.get(place)) {
-                    count.fetch_add(1, Relaxed);
-                }
+        if let OriginError::Refused(refusal) = &error {
+            let place = Why::ALL.iter().position(|why| *why == refusal.why);
+            if let Some(count) = place.and_then(|place| self.counts.refused.get(place)) {
+                count.fetch_add(1, Relaxed);
             }
-            OriginError::TimedOut => {
-                self.counts.timeouts.fetch_add(1, Relaxed);
-            }
-            _ => {}
         }
         error
     }
@@ -705,16 +810,24 @@ impl OriginError {
     pub fn code(&self) -> &'static str {
         match self {
             OriginError::Refused(_) => "connection_limit_reached",
+            _ => self.detail().name(),
+        }
+    }
+
+    /// The same as one of the reasons that there are for an answer.
+    pub(crate) fn detail(&self) -> Detail {
+        match self {
+            OriginError::Refused(refusal) => refusal.why.into(),
             OriginError::Connect(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused => "connection_refused",
-                io::ErrorKind::TimedOut => "connection_timeout",
-                io::ErrorKind::NotFound => "destination_not_found",
-                _ => "destination_unavailable",
+                io::ErrorKind::ConnectionRefused => Detail::ConnectionRefused,
+                io::ErrorKind::TimedOut => Detail::ConnectionTimeout,
+                io::ErrorKind::NotFound => Detail::DestinationNotFound,
+                _ => Detail::DestinationUnavailable,
             },
-            OriginError::TimedOut => "http_response_timeout",
-            OriginError::Broken(_) => "connection_terminated",
-            OriginError::BadResponse(_) => "http_protocol_error",
-            OriginError::Request(_) => "http_request_error",
+            OriginError::TimedOut => Detail::ResponseTimeout,
+            OriginError::Broken(_) => Detail::ConnectionTerminated,
+            OriginError::BadResponse(_) => Detail::ProtocolError,
+            OriginError::Request(_) => Detail::RequestError,
         }
     }
 }

@@ -38,20 +38,22 @@ use herdproof::{
     shed::Appointments,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use record::Absent;
 use upload::Uploads;
 use visit::{Choice, Served, Visit};
 
 use crate::{
-    access::{AccessLog, Outcome},
+    access::{AccessLog, Outcome, RequestId},
     body::Body,
     cache_status::HIT,
+    detail::Detail,
     failing::Failing,
     fill::{Kind, Landed, fill},
     key::{Key, KeyRef, Keyer, Scheme},
     learn::{Private, Routes, Template},
-    listener::{Client, Listener, Server},
+    listener::{Besides, Client, Ledger, Listener, Server},
     memory::BodyMemory,
-    metrics::Metrics,
+    metrics::{Fill, Metrics, Unshared},
     object::Object,
     origin::{BadOrigin, Origin, OriginStats},
     policy::{
@@ -95,6 +97,8 @@ pub(crate) struct Core {
     appointments: Appointments,
     /// What it calls itself to others: another name for each proxy, so that one before another is no loop.
     name: String,
+    /// The first half of the ids of its requests.
+    ids: u64,
 }
 
 /// Who asks.
@@ -136,6 +140,7 @@ impl Proxy {
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),
             name: format!("herdproof-{:016x}", rng.bits()),
+            ids: rng.bits(),
             rng,
             metrics,
             log,
@@ -155,11 +160,18 @@ impl Proxy {
         (self.0.origin.stats(), self.0.origin.last_error())
     }
 
+    /// When it is, and how many requests were not shared so far.
+    pub(crate) fn unshared(&self) -> (Tick, Unshared) {
+        (self.0.env.now(), self.0.metrics.unshared())
+    }
+
     /// Serves whoever comes to this listener.
     pub fn serve_on(&self, env: &Env, listener: Listener) -> Server {
         let ours = Ours(Arc::new(self.clone()));
         let listener = listener.trusting(&self.0.settings.trusted_proxies);
-        listener.serve_with(env, self.lane(), move |request, client| {
+        let ledger: Arc<dyn Ledger> = self.0.clone();
+        let besides = Besides { lane: self.lane(), ledger: Some(ledger) };
+        listener.serve_with(env, besides, move |request, client| {
             let Ours(proxy) = &ours;
             let proxy = Arc::clone(proxy);
             async move { proxy.serve(request, &client).await }
@@ -190,14 +202,17 @@ impl Proxy {
             hop::strip(&mut parts.headers);
         }
         let front = if caller.trusted { hop::fronted(&parts.headers) } else { Fronted::default() };
-        let (key, served) = match core.keyer.of(front.scheme.unwrap_or(Scheme::Http), &parts.uri, &parts.headers) {
+        let scheme = front.scheme.unwrap_or(Scheme::Http);
+        let id = OnceLock::new();
+        let (key, served) = match core.keyer.of(scheme, &parts.uri, &parts.headers) {
             Err(ambiguous) => {
                 let why = ambiguous.to_string();
-                (0, Served::own(Outcome::Bad, ambiguous.name(), StatusCode::BAD_REQUEST, &why, None))
+                (0, Served::own(Outcome::Bad, ambiguous.into(), StatusCode::BAD_REQUEST, &why, None))
             }
             Ok(key) if is_coded => {
                 let why = "no transfer coding but chunked is read here";
-                let mut served = Served::own(Outcome::Bad, "transfer-coding", StatusCode::NOT_IMPLEMENTED, why, None);
+                let status = StatusCode::NOT_IMPLEMENTED;
+                let mut served = Served::own(Outcome::Bad, Detail::TransferCoding, status, why, None);
                 // The sender may mean another end of the body than we read.
                 served.response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 (key.hash(), served)
@@ -205,30 +220,33 @@ impl Proxy {
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
                 let Caller { who, trusted, .. } = caller;
-                let present = OnceLock::new();
+                let (present, hash) = (OnceLock::new(), key.hash());
+                let (route, id) = (&route, &id);
                 let visit =
-                    Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host, present };
-                let served = match class.way() {
-                    // What is not in the key must not choose what others get.
-                    Way::Share | Way::Alone if host.is_some() => {
-                        Box::pin(core.pass_with(&visit, "forwarded-host", body)).await
+                    Visit { parts: &parts, class, key, route, client, who, trusted, arrived, host, present, id };
+                let looks_up = class.looks_up() && host.is_none() && route.share;
+                let found = match looks_up.then(|| core.hit(&visit)) {
+                    Some(Ok(choice)) => {
+                        let map = core.spare(&class, &mut parts);
+                        let served = choice.deliver(&class, &parts.headers, arrived, map);
+                        return core.record(parts, (client, caller, scheme), (arrived, id), hash, served);
                     }
-                    Way::Share | Way::Alone if route.share => match core.hit(&visit) {
-                        Ok(choice) => {
-                            let hash = key.hash();
-                            let map = core.spare(&class, &mut parts);
-                            let served = choice.deliver(&class, &parts.headers, arrived, map);
-                            return core.record(parts, (client, caller), arrived, hash, served);
-                        }
-                        Err(found) => Box::pin(core.miss(&visit, found)).await,
-                    },
-                    Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
-                    Way::Share | Way::Alone => Box::pin(core.pass_with(&visit, "route", body)).await,
+                    Some(Err(found)) => Some(found),
+                    None => None,
                 };
-                (key.hash(), served)
+                let absent = Absent::new(core, &visit, caller, scheme);
+                let served = match (found, class.way()) {
+                    (Some(found), _) => Box::pin(core.miss(&visit, found)).await,
+                    (None, Way::Pass(why)) => Box::pin(core.pass_with(&visit, why.into(), body)).await,
+                    // What is not in the key must not choose what others get.
+                    (None, _) if host.is_some() => Box::pin(core.pass_with(&visit, Detail::ForwardedHost, body)).await,
+                    (None, _) => Box::pin(core.pass_with(&visit, Detail::Route, body)).await,
+                };
+                absent.stayed();
+                (hash, served)
             }
         };
-        core.record(parts, (client, caller), arrived, key, served)
+        core.record(parts, (client, caller, scheme), (arrived, &id), key, served)
     }
 }
 
@@ -254,7 +272,7 @@ impl Core {
         match found.object.take_if(|_| usage == Use::Fresh) {
             Some(object) => {
                 self.shared_again(visit.arrived, || visit.template(self));
-                Ok(Choice { object, outcome: Outcome::Hit, detail: "", cache: HIT })
+                Ok(Choice { object, outcome: Outcome::Hit, detail: Detail::None, cache: HIT, origin: None })
             }
             None => self.think(visit, usage, found),
         }
@@ -288,6 +306,18 @@ impl Core {
         if client.is_unknown() { &[] } else { &self.settings.trusted_proxies }
     }
 
+    /// By which a request is found in other logs: a proxy in front that is trusted has given it one, or it gets one here.
+    fn request_id(&self, headers: &HeaderMap, trusted: bool) -> RequestId {
+        let given = if trusted { RequestId::given(headers) } else { None };
+        // One draw, as all threads share the stream.
+        given.unwrap_or_else(|| RequestId::Made(u128::from(self.ids) << 64 | u128::from(self.rng.bits())))
+    }
+
+    /// The same of a visit.
+    fn id<'a>(&self, visit: &Visit<'a>) -> &'a RequestId {
+        visit.id.get_or_init(|| self.request_id(&visit.parts.headers, visit.trusted))
+    }
+
     /// Whether this is a host, and another than that of the key.
     fn is_another(&self, host: &str, key: &KeyRef<'_>) -> bool {
         let other = self.keyer.key(key.scheme(), host, key.target());
@@ -309,7 +339,11 @@ impl Core {
             self.refresh(visit, &found, &object);
         }
         let outcome = if usage == Use::Early { Outcome::Hit } else { Outcome::Stale };
-        let detail = if usage == Use::Early { "" } else { usage.name() };
+        let detail = match usage {
+            Use::StaleWhile => Detail::StaleWhileRevalidate,
+            Use::StaleAsked => Detail::MaxStale,
+            _ => Detail::None,
+        };
         Ok(Choice::new(&object, outcome, detail))
     }
 
@@ -321,9 +355,9 @@ impl Core {
     /// What is not to go on to the origin, and is told so.
     fn turned_away(&self, visit: &Visit<'_>) -> Option<Served> {
         let (detail, status, why) = if visit.parts.method == Method::CONNECT {
-            ("tunnel", StatusCode::METHOD_NOT_ALLOWED, "no tunnels are made here")
+            (Detail::Tunnel, StatusCode::METHOD_NOT_ALLOWED, "no tunnels are made here")
         } else if hop::loops(&visit.parts.headers, &self.name) {
-            ("loop", StatusCode::LOOP_DETECTED, "this request has been here before")
+            (Detail::Loop, StatusCode::LOOP_DETECTED, "this request has been here before")
         } else {
             return None;
         };
@@ -347,6 +381,11 @@ impl Core {
         let (load, mut led) = (key.hash(), false);
         let flight = self.flights.run_landing(key, |landing| {
             led = true;
+            self.metrics.fill(match kind {
+                Kind::Miss => Fill::Miss,
+                Kind::Refresh => Fill::Refresh,
+                Kind::Alone => Fill::Alone,
+            });
             fill(Arc::clone(self), visit.job(self, found, prior, kind), landing)
         });
         if !led && kind == Kind::Miss {

@@ -33,11 +33,6 @@ impl<T> Stripes<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|stripe| &stripe.0)
     }
-
-    /// The same one, whoever asks.
-    pub(crate) fn first(&self) -> &T {
-        &self.0[0].0
-    }
 }
 
 /// This thread's.

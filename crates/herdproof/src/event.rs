@@ -135,6 +135,8 @@ pub enum Kind {
     Counter,
     /// It is what it was last said to be.
     Gauge,
+    /// Times, of which [`Counts`] has the sum in nanoseconds and a recorder a histogram in seconds.
+    Time,
 }
 
 macro_rules! metrics {
@@ -172,12 +174,12 @@ metrics! {
     EdgeRequests   Counter "herdproof_edge_requests_total"         "Requests that callers made."
     OriginRequests Counter "herdproof_origin_requests_total"       "Requests that reached the origin."
     OriginFailures Counter "herdproof_origin_failures_total"       "Requests to the origin that failed."
-    OriginNanos    Counter "herdproof_origin_nanoseconds_total"    "Time spent waiting for the origin, in nanoseconds."
+    OriginTime     Time    "herdproof_origin_seconds"              "How long the origin took to answer, or not to."
     Loads          Counter "herdproof_loads_total"                 "Loads that were begun."
     FlightShared   Counter "herdproof_flight_shared_total"         "Callers answered by a load that another caller began."
     CacheHits      Counter "herdproof_cache_hits_total"            "Lookups answered from memory with a fresh value."
     CacheStale     Counter "herdproof_cache_stale_total"           "Lookups answered from memory with a stale value."
-    CacheStaleAge  Counter "herdproof_cache_stale_age_nanoseconds_total" "How long ago stale values had been loaded when they were served, all together, in nanoseconds."
+    CacheStaleAge  Time    "herdproof_cache_stale_age_seconds"     "How long ago stale values had been loaded when they were served."
     CacheMisses    Counter "herdproof_cache_misses_total"          "Lookups that found nothing to serve."
     CacheJoins     Counter "herdproof_cache_joins_total"           "Lookups that found nothing to serve and shared a load that was under way."
     CacheEvictions Counter "herdproof_cache_evictions_total"       "Entries that had to go to make room."
@@ -235,14 +237,14 @@ impl Counts {
 }
 
 impl Event {
-    /// The metrics it moves, and by how much; a gauge is moved to that number.
+    /// The metrics it moves, and by how much, times in nanoseconds; a gauge is moved to that number.
     fn moves(&self, mut to: impl FnMut(Metric, u64)) {
         match *self {
             Event::EdgeRequest => to(Metric::EdgeRequests, 1),
             Event::OriginRequest => to(Metric::OriginRequests, 1),
             Event::OriginAnswer { ok, took } => {
                 to(Metric::OriginFailures, u64::from(!ok));
-                to(Metric::OriginNanos, nanos(took));
+                to(Metric::OriginTime, nanos(took));
             }
             Event::Load => to(Metric::Loads, 1),
             Event::FlightShared { followers } => to(Metric::FlightShared, followers),
@@ -285,7 +287,7 @@ fn nanos(time: Duration) -> u64 {
 impl Observer for Counts {
     fn observe(&self, event: &Event) {
         event.moves(|metric, n| match metric.kind() {
-            Kind::Counter => self.add(metric, n),
+            Kind::Counter | Kind::Time => self.add(metric, n),
             Kind::Gauge => self.set(metric, n),
         });
     }
@@ -313,7 +315,7 @@ mod tests {
             (Event::EdgeRequest, &[Metric::EdgeRequests]),
             (Event::OriginRequest, &[Metric::OriginRequests]),
             (Event::OriginAnswer { ok: false, took: Duration::ZERO }, &[Metric::OriginFailures]),
-            (Event::OriginAnswer { ok: true, took }, &[Metric::OriginNanos]),
+            (Event::OriginAnswer { ok: true, took }, &[Metric::OriginTime]),
             (Event::Load, &[Metric::Loads]),
             (Event::FlightShared { followers: 3 }, &[Metric::FlightShared]),
             (Event::CacheHit, &[Metric::CacheHits]),

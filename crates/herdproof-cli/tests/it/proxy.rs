@@ -63,7 +63,8 @@ fn get(at: &str, path: &str) -> String {
 
 /// What a proxy that has just started has on its page of metrics.
 pub(crate) fn metrics() -> String {
-    let proxy = Proxy::start(&[]);
+    let scratch = Scratch::new("metrics");
+    let proxy = Proxy::start(&["--access-log", &scratch.file("access.log", "")]);
     let page = get(&proxy.admin, "/metrics");
     proxy.signal("TERM");
     proxy.end();

@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdproof::event::Metric;
+#[cfg(target_os = "linux")]
+use herdproof::event::{Kind, Metric};
+#[cfg(target_os = "linux")]
+use herdproof_proxy::{Detail, access::Outcome};
 
 use crate::run::printed;
 
@@ -54,29 +57,46 @@ fn the_command_line_reference_is_what_help_says() {
     check("cli.md", &text);
 }
 
-/// As the proxy itself has them on its page, with what the library counts first.
-#[cfg(unix)]
+/// As the proxy itself has them on its page; then the values of their labels, which are those of its log; then the library's.
+#[cfg(target_os = "linux")]
 #[test]
 fn the_metrics_reference_is_what_the_proxy_has_on_its_page() {
     let page = crate::proxy::metrics();
-    let line = |name: &str, what: &str| {
-        let kind = page.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).expect(name);
-        format!("| `{name}` | {kind} | {what} |\n")
-    };
     let described = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
-    let (of_library, of_proxy): (Vec<_>, Vec<_>) =
-        described.partition(|(name, _)| Metric::ALL.iter().any(|metric| metric.name() == *name));
-    let mut text =
-        String::from("# Metrics\n\nWhat can be watched, generated from the page `/metrics` of a running proxy.\n");
-    for (title, metrics) in
-        [("The proxy", of_proxy), ("The library: in the proxy, and in any service that uses it", of_library)]
-    {
-        write!(text, "\n## {title}\n\n| name | kind | what it counts |\n|---|---|---|\n")
-            .expect("strings take everything");
-        text.extend(metrics.into_iter().map(|(name, what)| line(name, what)));
+    let mut text = String::from("# Metrics\n\n");
+    text.push_str(
+        "What can be watched, generated from the page `/metrics` of a running proxy. Times are in seconds, sizes in bytes. No label has \
+         a value that a client can choose.\n\n\
+         How many requests one request to the origin answers, a herd's best sign: \
+         `sum(rate(herdproof_requests_total[5m])) / rate(herdproof_origin_requests_total[5m])`. The share of hits: \
+         `rate(herdproof_cache_hits_total[5m]) / sum(rate(herdproof_requests_total[5m]))`.\n",
+    );
+    text.push_str("\n## The proxy\n\n| name | kind | what it counts |\n|---|---|---|\n");
+    for (name, what) in described {
+        let kind = page.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).expect(name);
+        text.push_str(&format!("| `{name}` | {kind} | {what} |\n"));
     }
+    text.push_str("\n## Outcomes\n\n`outcome` in metrics and in the access log.\n\n| outcome | what became of the request |\n|---|---|\n");
+    for outcome in Outcome::ALL {
+        text.push_str(&format!("| `{}` | {} |\n", outcome.name(), outcome.help()));
+    }
+    text.push_str(
+        "\n## Reasons\n\n`reason` in metrics and in the access log, `detail` in `Cache-Status`.\n\n| reason | what it means |\n|---|---|\n",
+    );
+    for detail in Detail::ALL {
+        text.push_str(&format!("| `{}` | {} |\n", detail.name(), detail.help()));
+    }
+    text.push_str(
+        "\n## The library, in services that use it\n\nWhat its events are called by `Facade` (feature `metrics`). The proxy does not \
+         show them: they are about look-ups and loads, of which a request has several or none.\n\n| name | kind | what it counts |\n|---|---|---|\n",
+    );
     for metric in Metric::ALL {
-        assert!(text.contains(&format!("`{}`", metric.name())), "{} is not on the page", metric.name());
+        let kind = match metric.kind() {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Time => "histogram",
+        };
+        text.push_str(&format!("| `{}` | {kind} | {} |\n", metric.name(), metric.help()));
     }
     check("metrics.md", &text);
 }

@@ -8,23 +8,36 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::HeaderValue;
+use http::{HeaderValue, Version};
 use serde::Serialize;
 
-use super::Record;
-use crate::settings::LogFormat;
+use super::{Record, Text};
+use crate::{key::Scheme, settings::LogFormat};
 
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
     client: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
     method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheme: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
     path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
     status: u16,
     bytes: u64,
+    complete: bool,
     outcome: &'static str,
     reason: &'static str,
     waited_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin_us: Option<u64>,
     first_us: u64,
     took_us: u64,
     key: String,
@@ -37,52 +50,80 @@ struct Line<'a> {
 /// Writes a record's line into memory, given the time of day at which it arrived.
 pub(super) fn write(into: &mut Vec<u8>, record: &Record, arrived: SystemTime, format: LogFormat, hide_query: bool) {
     let date = Date::of(arrived);
+    let unsaid = Text::default();
+    let text = record.text.as_deref().unwrap_or(&unsaid);
     match format {
-        LogFormat::Json => json(into, record, &date, hide_query),
-        LogFormat::Combined => combined(into, record, &date, hide_query),
+        LogFormat::Json => json(into, record, text, &date, hide_query),
+        LogFormat::Combined => combined(into, record, text, &date, hide_query),
     }
     into.push(b'\n');
 }
 
-fn json(into: &mut Vec<u8>, record: &Record, date: &Date, hide_query: bool) {
+fn json(into: &mut Vec<u8>, record: &Record, text: &Text, date: &Date, hide_query: bool) {
     let lossy = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let line = Line {
         time: date.iso(),
         client: if record.client.port() == 0 { record.client.ip().to_string() } else { record.client.to_string() },
-        method: record.method.as_str(),
-        path: path(record, hide_query),
+        request_id: text.id.as_ref().map(ToString::to_string),
+        trace_id: text.trace.as_ref().map(ToString::to_string),
+        method: method(record),
+        scheme: text.scheme.map(Scheme::as_str),
+        host: text.host.as_ref().map(lossy),
+        path: path(text, hide_query),
+        version: text.version.map(version),
         status: record.status.as_u16(),
         bytes: record.bytes,
+        complete: record.complete,
         outcome: record.outcome.name(),
-        reason: record.reason,
+        reason: record.reason.name(),
         waited_us: micros(record.waited),
+        origin_us: record.origin.map(micros),
         first_us: micros(record.first),
         took_us: micros(record.took),
         key: format!("{:016x}", record.key),
-        referer: record.referer.as_ref().map(lossy),
-        agent: record.agent.as_ref().map(lossy),
+        referer: text.referer.as_ref().map(lossy),
+        agent: text.agent.as_ref().map(lossy),
     };
     // Memory takes everything, and nothing in a line cannot be said in JSON.
     serde_json::to_writer(into, &line).ok();
 }
 
-/// The format that web servers share, and behind it what it cannot say: when it came and how long it took, in seconds, and
-/// what became of it.
-fn combined(into: &mut Vec<u8>, record: &Record, date: &Date, hide_query: bool) {
+/// The format that web servers share, and behind it what it cannot say: when it came and how long it took, in seconds, what became
+/// of it and why, how long the origin took, whether it was complete, over which scheme and for which host, and by which ids it is found
+/// elsewhere.
+fn combined(into: &mut Vec<u8>, record: &Record, text: &Text, date: &Date, hide_query: bool) {
     // Memory takes everything.
     write!(into, "{} - - [{}] \"", record.client.ip().to_canonical(), date.common()).ok();
-    escape(into, record.method.as_str().as_bytes());
+    escape(into, method(record).as_bytes());
     into.push(b' ');
-    escape(into, path(record, hide_query).as_bytes());
-    write!(into, " HTTP/1.1\" {} {}", record.status.as_u16(), record.bytes).ok();
-    for value in [&record.referer, &record.agent] {
-        into.extend(b" \"");
-        escape(into, value.as_ref().map_or(b"-", HeaderValue::as_bytes));
-        into.push(b'"');
-    }
+    escape(into, path(text, hide_query).as_bytes());
+    write!(into, " HTTP/{}\" {} {}", text.version.map_or("-", version), record.status.as_u16(), record.bytes).ok();
+    quoted(into, text.referer.as_ref());
+    quoted(into, text.agent.as_ref());
     let took = record.took.as_secs_f64();
-    let reason = if record.reason.is_empty() { "-" } else { record.reason };
+    let reason = if record.reason.name().is_empty() { "-" } else { record.reason.name() };
     write!(into, " {}.{:06} {took:.6} {} {reason}", date.unix, date.micros, record.outcome.name()).ok();
+    match record.origin {
+        Some(origin) => write!(into, " {:.6}", origin.as_secs_f64()).ok(),
+        None => write!(into, " -").ok(),
+    };
+    into.extend(if record.complete { &b" complete"[..] } else { b" cut" });
+    write!(into, " {}", text.scheme.map_or("-", Scheme::as_str)).ok();
+    quoted(into, text.host.as_ref());
+    match &text.id {
+        Some(id) => write!(into, " {id}").ok(),
+        None => write!(into, " -").ok(),
+    };
+    match &text.trace {
+        Some(trace) => write!(into, " {trace}").ok(),
+        None => write!(into, " -").ok(),
+    };
+}
+
+fn quoted(into: &mut Vec<u8>, value: Option<&HeaderValue>) {
+    into.extend(b" \"");
+    escape(into, value.map_or(b"-", HeaderValue::as_bytes));
+    into.push(b'"');
 }
 
 fn escape(into: &mut Vec<u8>, bytes: &[u8]) {
@@ -97,11 +138,25 @@ fn escape(into: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn path(record: &Record, hide_query: bool) -> &str {
-    match &record.target {
+fn method(record: &Record) -> &str {
+    record.method.as_ref().map_or("-", |method| method.as_str())
+}
+
+fn path(text: &Text, hide_query: bool) -> &str {
+    match &text.target {
         Some(target) if hide_query => target.path(),
         Some(target) => target.as_str(),
         None => "-",
+    }
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_09 => "0.9",
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
+        _ => "1.1",
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use herdproof::{Env, Tick};
-use http::{HeaderValue, Method, StatusCode, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, uri::PathAndQuery};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -22,16 +22,30 @@ fn record() -> Record {
     Record {
         arrived: Tick::from_nanos(5_000),
         client: "192.0.2.7:50000".parse().unwrap(),
-        method: Method::GET,
-        target: Some("/odds/42?token=secret".parse().unwrap()),
+        method: Some(Method::GET),
         status: StatusCode::OK,
         bytes: 17,
+        complete: true,
         outcome: Outcome::Joined,
-        reason: "headers",
+        reason: Detail::Learned,
         waited: Duration::from_micros(80_000),
+        origin: Some(Duration::from_micros(79_000)),
         first: Duration::from_micros(80_001),
         took: Duration::from_micros(80_002),
         key: 0xabc,
+        text: Some(Box::new(text())),
+    }
+}
+
+fn text() -> Text {
+    let traceparent = HeaderValue::from_static("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    Text {
+        target: Some("/odds/42?token=secret".parse().unwrap()),
+        host: Some(HeaderValue::from_static("example.com")),
+        scheme: Some(Scheme::Https),
+        version: Some(Version::HTTP_11),
+        id: Some(RequestId::Made(0xfeed)),
+        trace: TraceId::of(&[("traceparent".parse().unwrap(), traceparent)].into_iter().collect()),
         referer: Some(HeaderValue::from_static("http://a/")),
         agent: Some(HeaderValue::from_static("curl/8")),
     }
@@ -50,12 +64,19 @@ fn every_field_comes_back_from_json() {
     let expected = serde_json::json!({
         "time": "2026-11-16T05:20:27.123456Z",
         "client": "192.0.2.7:50000",
+        "request_id": "0000000000000000000000000000feed",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "method": "GET",
+        "scheme": "https",
+        "host": "example.com",
+        "version": "1.1",
+        "complete": true,
+        "origin_us": 79_000,
         "path": "/odds/42?token=secret",
         "status": 200,
         "bytes": 17,
         "outcome": "joined",
-        "reason": "headers",
+        "reason": "learned",
         "waited_us": 80_000,
         "first_us": 80_001,
         "took_us": 80_002,
@@ -69,10 +90,15 @@ fn every_field_comes_back_from_json() {
 #[test]
 fn the_combined_format_is_the_one_that_tools_read_with_more_behind_it() {
     let expected = "192.0.2.7 - - [16/Nov/2026:05:20:27 +0000] \"GET /odds/42 HTTP/1.1\" 200 17 \"http://a/\" \"curl/8\" \
-                    1794806427.123456 0.080002 joined headers\n";
+                    1794806427.123456 0.080002 joined learned 0.079000 complete https \"example.com\" \
+                    0000000000000000000000000000feed 4bf92f3577b34da6a3ce929d0e0e4736\n";
     assert_eq!(written(&record(), LogFormat::Combined, true), expected);
-    let bare = Record { target: None, referer: None, agent: None, reason: "", ..record() };
-    assert!(written(&bare, LogFormat::Combined, false).contains("\"GET - HTTP/1.1\" 200 17 \"-\" \"-\" "));
+    let bare = Record { text: None, method: None, origin: None, complete: false, reason: Detail::None, ..record() };
+    let bare = written(&bare, LogFormat::Combined, false);
+    assert!(
+        bare.contains("\"- - HTTP/-\" 200 17 \"-\" \"-\" ") && bare.ends_with("joined - - cut - \"-\" - -\n"),
+        "{bare}"
+    );
 }
 
 #[test]
@@ -85,21 +111,45 @@ fn a_query_that_is_to_be_hidden_is_nowhere() {
 proptest! {
     /// Whatever clients send is inside its own field of its own line.
     #[test]
-    fn no_client_can_write_a_line_or_a_field(agent in prop::collection::vec(any::<u8>(), 0..60), path in "/[ -~]{0,40}") {
+    fn no_client_can_write_a_line_or_a_field(
+        agent in prop::collection::vec(any::<u8>(), 0..60),
+        path in "/[ -~]{0,40}",
+        id in prop::collection::vec(any::<u8>(), 0..60),
+        method in "[A-Z!#-'*+.^_`|~-]{1,12}",
+    ) {
         let agent = HeaderValue::from_bytes(&agent).ok();
         let target = PathAndQuery::try_from(path).ok();
-        let record = Record { agent: agent.clone(), referer: agent.clone(), target: target.clone(), ..record() };
+        // What somebody sends as an id is one, or is not taken.
+        let mut headers = HeaderMap::new();
+        if let Ok(id) = HeaderValue::from_bytes(&id) {
+            headers.append("x-request-id", id.clone());
+            headers.append("traceparent", id);
+        }
+        let text = Text {
+            agent: agent.clone(),
+            referer: agent.clone(),
+            host: agent.clone(),
+            target: target.clone(),
+            id: RequestId::given(&headers),
+            trace: TraceId::of(&headers),
+            ..text()
+        };
+        let method = Method::from_bytes(method.as_bytes()).ok();
+        let record = Record { method, text: Some(Box::new(text)), ..record() };
         let json = written(&record, LogFormat::Json, false);
         prop_assert_eq!(json.lines().count(), 1);
         let json: Value = serde_json::from_str(&json).unwrap();
         let told = agent.as_ref().map(|agent| String::from_utf8_lossy(agent.as_bytes()).into_owned());
         prop_assert_eq!(json["agent"].as_str(), told.as_deref());
+        prop_assert_eq!(json["host"].as_str(), told.as_deref());
         prop_assert_eq!(json["path"].as_str(), Some(target.as_ref().map_or("-", |target| target.as_str())));
 
         let combined = written(&record, LogFormat::Combined, false);
         prop_assert!(combined.trim_end_matches('\n').bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{combined:?}");
         let quotes = combined.replace("\\\\", "").replace("\\\"", "").matches('"').count();
-        prop_assert_eq!(quotes, 6, "{}", combined);
+        prop_assert_eq!(quotes, 8, "{}", combined);
+        let behind = combined.trim_end().rsplit('"').next().unwrap();
+        prop_assert_eq!(behind.split(' ').count(), 3, "an id is one word: {}", combined);
     }
 }
 
@@ -148,7 +198,7 @@ fn a_stop_loses_no_line() {
         });
         log.close(&env, LONG).await;
         assert_eq!(memory.lines(), 4_000);
-        assert!(page(&log).contains("herdproof_log_lines_total 4000\n"));
+        assert!(page(&log).contains("herdproof_access_log_lines_total 4000\n"));
     });
 }
 
@@ -200,7 +250,7 @@ fn a_writer_that_cannot_keep_up_costs_lines_and_never_time() {
         log.close(&env, LONG).await;
         let lines = memory.lines();
         assert!(lines < many && lines >= 8 * 1024, "{lines}");
-        let dropped = format!("herdproof_log_lines_dropped_total{{why=\"too_many\"}} {}\n", many - lines);
+        let dropped = format!("herdproof_access_log_dropped_total{{reason=\"queue_full\"}} {}\n", many - lines);
         assert!(page(&log).contains(&dropped), "{lines} written; {}", page(&log));
     });
 }
@@ -220,8 +270,8 @@ fn a_full_disk_is_counted_and_nothing_else_happens() {
         let log = AccessLog::start(&env, None, LogFormat::Json, false, Box::new(Full));
         (0..10).for_each(|_| log.write(record()));
         log.close(&env, LONG).await;
-        assert!(page(&log).contains("herdproof_log_lines_dropped_total{why=\"not_written\"} 10\n"));
-        assert!(page(&log).contains("herdproof_log_lines_total 0\n"));
+        assert!(page(&log).contains("herdproof_access_log_dropped_total{reason=\"write_failed\"} 10\n"));
+        assert!(page(&log).contains("herdproof_access_log_lines_total 0\n"));
     });
 }
 

@@ -156,12 +156,13 @@ impl AccessLog {
         let shared = Arc::clone(&self.0.shared);
         move |page| {
             let get = |count: &AtomicU64| count.load(Relaxed);
-            page.counter("herdproof_log_lines_total", "Lines written to the access log.", get(&shared.written));
+            let help = "Lines written to the access log.";
+            page.counter("herdproof_access_log_lines_total", help, get(&shared.written));
             page.counters(
-                "herdproof_log_lines_dropped_total",
-                "Lines missing in the access log, by why.",
-                "why",
-                &[("too_many", get(&shared.dropped)), ("not_written", get(&shared.unwritten))],
+                "herdproof_access_log_dropped_total",
+                "Lines missing in the access log: its queue was full (queue_full), or the file could not be written (write_failed).",
+                "reason",
+                &[("queue_full", get(&shared.dropped)), ("write_failed", get(&shared.unwritten))],
             );
         }
     }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::{
+    ledger::{Book, Unanswered},
     proxy_header::Source,
     pulse::{Ended, Patience, Pulse, Watch},
 };
@@ -38,6 +39,8 @@ pub(super) struct Connections {
     /// How many there may be from one address, and how many there are; nothing is kept without such a limit.
     per_address: Option<(u32, Mutex<BTreeMap<u64, u32>>)>,
     patience: Patience,
+    /// Who writes down what never became a request.
+    pub(super) book: Book,
     stage: AtomicU8,
     open: AtomicUsize,
     /// Told whenever the last one is gone.
@@ -108,7 +111,7 @@ pub(super) struct Place {
 }
 
 impl Connections {
-    pub(super) fn new(most: u32, per_address: Option<u32>, patience: Patience) -> Connections {
+    pub(super) fn new(most: u32, per_address: Option<u32>, patience: Patience, book: Book) -> Connections {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Connections {
             shards: Default::default(),
@@ -116,6 +119,7 @@ impl Connections {
             most,
             per_address: per_address.map(|limit| (limit, Mutex::default())),
             patience,
+            book,
             stage: AtomicU8::new(Stage::Open as u8),
             open: AtomicUsize::new(0),
             emptied: Notify::new(),
@@ -229,6 +233,10 @@ impl Connections {
             Ended::Stopped => &self.counts.stopped,
         };
         count.fetch_add(1, Relaxed);
+        if ended == Ended::SlowHead {
+            // To within the time between two looks.
+            self.book.unanswered(connection.address(), Unanswered::SlowHead, self.patience.head);
+        }
         connection.wake();
     }
 
@@ -364,7 +372,7 @@ mod tests {
     #[test]
     fn an_address_has_no_more_than_its_share_and_gets_it_back() {
         let env = herdproof::Sim::new(1).env();
-        let all = Arc::new(Connections::new(100, Some(2), PATIENCE));
+        let all = Arc::new(Connections::new(100, Some(2), PATIENCE, Book::default()));
         let enter = |address: &str| all.enter(&env, address.parse().unwrap(), false, None);
         let first = enter("10.0.0.1:1").unwrap();
         let second = enter("[::ffff:10.0.0.1]:2").unwrap();
@@ -382,7 +390,7 @@ mod tests {
     #[test]
     fn a_trusted_proxy_is_not_counted_but_those_it_names_are() {
         let env = herdproof::Sim::new(1).env();
-        let all = Arc::new(Connections::new(100, Some(1), PATIENCE));
+        let all = Arc::new(Connections::new(100, Some(1), PATIENCE, Book::default()));
         let mut places: Vec<_> =
             (0..4).map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), true, None).unwrap()).collect();
         let client = Source::Client("192.0.2.1:9".parse().unwrap());
@@ -396,7 +404,7 @@ mod tests {
 
     #[test]
     fn no_more_get_in_than_there_is_room_for() {
-        let all = Connections::new(2, None, PATIENCE);
+        let all = Connections::new(2, None, PATIENCE, Book::default());
         let ask = || std::pin::pin!(all.room()).poll(&mut Context::from_waker(Waker::noop()));
         let held = [ask(), ask()];
         assert!(held.iter().all(|place| matches!(place, Poll::Ready(Some(_)))));
@@ -409,7 +417,7 @@ mod tests {
     fn when_there_is_hardly_room_the_idle_go_sooner() {
         let env = herdproof::Sim::new(1).env();
         let ended = |connections: u32| {
-            let all = Arc::new(Connections::new(16, None, PATIENCE));
+            let all = Arc::new(Connections::new(16, None, PATIENCE, Book::default()));
             let places: Vec<_> = (0..connections)
                 .map(|_| all.enter(&env, "10.0.0.1:1".parse().unwrap(), false, None).unwrap())
                 .collect();

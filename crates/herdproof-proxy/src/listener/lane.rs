@@ -14,6 +14,8 @@
 use std::{io, sync::Arc};
 
 use bytes::{Buf, Bytes};
+use herdproof::Tick;
+use http::StatusCode;
 
 use super::strict::has_bare_lf;
 use crate::memory::Footprint;
@@ -22,17 +24,34 @@ use crate::memory::Footprint;
 pub(crate) trait Lane: Send + Sync {
     /// What there is to say to these bytes. An answer is written down, and nothing if there is none.
     fn ask(&self, bytes: &[u8], answer: &mut Vec<u8>) -> Asked;
+
+    /// An answer has gone out, or as much of it as the client took at once.
+    fn written(&self, answered: &Answered);
 }
 
 /// What was made of the bytes a client sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Asked {
-    /// They are one request. Its answer is what was written down, and then these bytes, whose memory is counted there.
-    Answered(Bytes, Option<Arc<Footprint>>),
+    /// They are one request, and this is its answer.
+    Answered(Answered),
     /// They are one request without a body, to be answered by somebody else.
     Whole,
     /// They are something else.
     Other,
+}
+
+/// An answer, of which the head is written down.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    /// What goes out after what is written down.
+    pub(crate) body: Bytes,
+    /// Where the memory of that is counted.
+    pub(crate) footprint: Option<Arc<Footprint>>,
+    pub(crate) status: StatusCode,
+    /// How long the whole body is.
+    pub(crate) bytes: u64,
+    /// When its request was there.
+    pub(crate) since: Tick,
 }
 
 /// A connection's way past hyper.
@@ -62,12 +81,7 @@ impl Shortcut {
     /// What goes out after what is written down, if these bytes are answered here, and hyper is not to see them. It has begun so
     /// many requests.
     #[inline]
-    pub(super) fn takes(
-        &mut self,
-        bytes: &[u8],
-        begun: u64,
-        answer: &mut Vec<u8>,
-    ) -> Option<(Bytes, Option<Arc<Footprint>>)> {
+    pub(super) fn takes(&mut self, bytes: &[u8], begun: u64, answer: &mut Vec<u8>) -> Option<Answered> {
         // What comes while hyper has a request in hand belongs to that one, or comes too early.
         let asked = match &self.lane {
             Some(lane) if self.given.is_none() && !has_bare_lf(bytes) => lane.ask(bytes, answer),
@@ -75,7 +89,7 @@ impl Shortcut {
             None => return None,
         };
         match asked {
-            Asked::Answered(body, footprint) => return Some((body, footprint)),
+            Asked::Answered(answered) => return Some(answered),
             Asked::Whole => self.given = Some(begun),
             Asked::Other => self.close(),
         }
@@ -87,6 +101,14 @@ impl Shortcut {
     pub(super) fn flushed(&mut self, begun: Option<u64>) {
         if self.given.is_some_and(|given| begun.is_some_and(|begun| begun > given)) {
             self.given = None;
+        }
+    }
+
+    /// An answer has gone out.
+    #[inline]
+    pub(super) fn written(&self, answered: &Answered) {
+        if let Some(lane) = &self.lane {
+            lane.written(answered);
         }
     }
 

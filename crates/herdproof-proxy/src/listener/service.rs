@@ -36,6 +36,11 @@ impl Client {
         self.0.source.get() == Some(&Source::Unknown)
     }
 
+    /// Whether its connection was ended by us.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.0.is_over()
+    }
+
     /// Its connection.
     pub(crate) fn connected(&self) -> Arc<dyn Connected> {
         Arc::clone(&self.0) as Arc<dyn Connected>

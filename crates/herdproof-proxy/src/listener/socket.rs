@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     future::Future,
     io::{self, IoSlice},
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -110,16 +111,18 @@ impl Socket {
         let pulse = &self.connection.pulse;
         ANSWER.with_borrow_mut(|answer| {
             answer.clear();
-            let Some((mut body, footprint)) = self.shortcut.takes(bytes, pulse.requests(), answer) else {
+            let Some(mut answered) = self.shortcut.takes(bytes, pulse.requests(), answer) else {
                 return Ok(false);
             };
             pulse.begin();
             let stream = Pin::new(&mut self.stream);
+            let mut body = mem::take(&mut answered.body);
             let written = if body.is_empty() {
                 stream.poll_write(cx, answer)
             } else {
                 stream.poll_write_vectored(cx, &[IoSlice::new(answer), IoSlice::new(&body)])
             };
+            self.shortcut.written(&answered);
             let written = match written {
                 Poll::Ready(written) => written?,
                 Poll::Pending => 0,
@@ -128,7 +131,7 @@ impl Socket {
             if written == answer.len() + body.len() {
                 pulse.end();
             } else {
-                if let Some(footprint) = footprint {
+                if let Some(footprint) = answered.footprint {
                     let who = Who::of(self.connection.address().ip());
                     let connection = Arc::clone(&self.connection);
                     body = footprint.read_by(who, connection).until_written(body);

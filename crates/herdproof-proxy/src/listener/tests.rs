@@ -130,7 +130,7 @@ fn a_head_that_drips_is_ended_and_others_are_not() {
             }
         });
         dripping.await.unwrap();
-        assert!(reported(&server, "herdproof_connections_ended_total{why=\"slow_head\"} 1"));
+        assert!(reported(&server, "herdproof_connections_ended_total{reason=\"slow_head\"} 1"));
         idle.write_all(GET).await.unwrap();
         assert!(answer(&mut idle).await.is_some());
     });
@@ -147,7 +147,7 @@ fn a_silent_connection_and_a_half_sent_head_are_ended() {
         half.write_all(b"GET / HT").await.unwrap();
         assert_eq!(closed(&mut half).await, "");
         for line in ["idle", "slow_head"] {
-            assert!(reported(&server, &format!("herdproof_connections_ended_total{{why=\"{line}\"}} 1")), "{line}");
+            assert!(reported(&server, &format!("herdproof_connections_ended_total{{reason=\"{line}\"}} 1")), "{line}");
         }
         server.connections.empty().await;
     });
@@ -193,7 +193,7 @@ fn who_reads_nothing_of_a_large_answer_is_ended() {
         // Before that there is nobody yet, which is not the same as nobody any more.
         asked.acquire().await.unwrap().forget();
         server.connections.empty().await;
-        assert!(reported(&server, "herdproof_connections_ended_total{why=\"slow_reader\"} 1"));
+        assert!(reported(&server, "herdproof_connections_ended_total{reason=\"slow_reader\"} 1"));
     });
 }
 
@@ -219,7 +219,7 @@ fn a_body_that_does_not_come_is_ended_and_one_that_we_do_not_want_yet_is_not() {
         let mut never = connect(&server).await;
         never.write_all(post("/").as_bytes()).await.unwrap();
         assert_eq!(closed(&mut never).await, "");
-        assert!(reported(&server, "herdproof_connections_ended_total{why=\"slow_body\"} 1"));
+        assert!(reported(&server, "herdproof_connections_ended_total{reason=\"slow_body\"} 1"));
         go.add_permits(1);
         later.write_all(b"67890").await.unwrap();
         assert!(answer(&mut later).await.unwrap().ends_with("10 bytes"));
@@ -326,7 +326,7 @@ fn an_address_beyond_its_share_is_turned_away() {
         first.write_all(GET).await.unwrap();
         answer(&mut first).await.unwrap();
         assert_eq!(closed(&mut connect(&server).await).await, "");
-        assert!(reported(&server, "herdproof_connections_ended_total{why=\"per_address\"} 1"));
+        assert!(reported(&server, "herdproof_connections_ended_total{reason=\"per_address\"} 1"));
     });
 }
 
@@ -587,7 +587,7 @@ fn a_bare_lf_and_a_fragment_are_refused_after_the_requests_before_them_are_answe
             assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{bad:?} in pieces of {cut}: {told}");
             drop(stream);
             server.connections.empty().await;
-            assert!(reported(&server, "herdproof_connections_ended_total{why=\"unreadable\"} 1"));
+            assert!(reported(&server, "herdproof_connections_ended_total{reason=\"unreadable\"} 1"));
         });
     }
 }

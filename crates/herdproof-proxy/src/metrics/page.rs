@@ -1,10 +1,18 @@
 //! The text format of Prometheus.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+
+use super::histogram::{Sum, View};
 
 /// A page of metrics in the text format of Prometheus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page(String);
+
+/// The samples of one metric, each with labels of its own.
+pub(crate) struct Family<'a> {
+    page: &'a mut Page,
+    name: &'a str,
+}
 
 impl Page {
     /// What can be sent.
@@ -19,76 +27,77 @@ impl Page {
 
     /// A number that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.head(name, help, "gauge");
-        self.line(name, &[], value);
+        self.gauges(name, help).sample(&[], value);
     }
 
     /// A number that only grows.
-    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, help, "counter");
-        self.line(name, &[], value);
+    pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, help, "counter").sample(&[], value);
     }
 
     /// Such numbers, one for each value of a label.
     pub fn counters(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) {
-        self.head(name, help, "counter");
+        let mut family = self.family(name, help, "counter");
         for (value, count) in values {
-            self.line(name, &[(label, value)], count);
+            family.sample(&[(label, value)], count);
         }
     }
 
-    /// Such numbers, one for each pair of values of two labels.
-    pub fn pairs<'a>(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: [&str; 2],
-        values: impl IntoIterator<Item = ([&'a str; 2], u64)>,
-    ) {
-        self.head(name, help, "counter");
-        for ([one, two], count) in values {
-            self.line(name, &[(labels[0], one), (labels[1], two)], count);
-        }
+    pub(crate) fn gauges<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family(name, help, "gauge")
     }
 
-    pub(super) fn histogram_head(&mut self, name: &str, help: &str) {
-        self.head(name, help, "histogram");
+    pub(crate) fn labelled<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family(name, help, "counter")
     }
 
-    /// A histogram: how many were in each of its buckets, of which the last has no bound.
-    pub(super) fn histogram(
-        &mut self,
-        name: &str,
-        label: Option<(&str, &str)>,
-        micros: &[u32],
-        counts: &[u64],
-        nanos: u64,
-    ) {
-        let mut below = 0;
-        let bounds = micros.iter().map(|micros| (f64::from(*micros) / 1e6).to_string()).chain(["+Inf".to_owned()]);
-        let (bucket, labels): (_, Vec<(&str, &str)>) = (format!("{name}_bucket"), label.into_iter().collect());
-        for (bound, count) in bounds.zip(counts) {
-            below += count;
-            self.line(&bucket, &[&labels[..], &[("le", &bound)]].concat(), below);
-        }
-        self.line(&format!("{name}_sum"), &labels, nanos as f64 / 1e9);
-        self.line(&format!("{name}_count"), &labels, below);
+    pub(crate) fn histograms<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family(name, help, "histogram")
     }
 
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
+    fn family<'a>(&'a mut self, name: &'a str, help: &str, kind: &str) -> Family<'a> {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         // Strings take everything.
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+        Family { page: self, name }
+    }
+}
+
+impl Family<'_> {
+    pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.line("", labels, value);
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        self.0.push_str(name);
+    /// With all bounds there are.
+    pub(crate) fn fine(&mut self, labels: &[(&str, &str)], sum: &Sum) {
+        self.histogram(labels, View::Fine, sum);
+    }
+
+    /// With the bounds of OpenTelemetry's semantic convention.
+    pub(crate) fn conventional(&mut self, labels: &[(&str, &str)], sum: &Sum) {
+        self.histogram(labels, View::Convention, sum);
+    }
+
+    fn histogram(&mut self, labels: &[(&str, &str)], view: View, sum: &Sum) {
+        for (bound, count) in sum.buckets(view) {
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
+            self.line("_bucket", &[labels, &[("le", &bound)]].concat(), count);
+        }
+        self.line("_sum", labels, sum.seconds());
+        self.line("_count", labels, sum.total());
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let out = &mut self.page.0;
+        out.push_str(self.name);
+        out.push_str(suffix);
         for (at, (label, value)) in labels.iter().enumerate() {
             let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            write!(self.0, "{}{label}=\"{value}\"", if at == 0 { '{' } else { ',' }).ok();
+            write!(out, "{}{label}=\"{value}\"", if at == 0 { '{' } else { ',' }).ok();
         }
         if !labels.is_empty() {
-            self.0.push('}');
+            out.push('}');
         }
-        writeln!(self.0, " {value}").ok();
+        writeln!(out, " {value}").ok();
     }
 }

@@ -113,6 +113,8 @@ pub struct OriginBody {
     lease: Option<Lease>,
     /// Whether the origin is waited for.
     waiting: bool,
+    /// How long the origin took until the head before it was there.
+    took: Duration,
     /// Told if it breaks off.
     origin: Weak<Inner>,
 }
@@ -127,12 +129,17 @@ pub enum BodyError {
 }
 
 impl OriginBody {
-    pub(super) fn new(incoming: Incoming, lease: Lease, origin: Weak<Inner>) -> OriginBody {
-        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false, origin };
+    pub(super) fn new(incoming: Incoming, lease: Lease, took: Duration, origin: Weak<Inner>) -> OriginBody {
+        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false, took, origin };
         if body.incoming.is_end_stream() {
             body.end();
         }
         body
+    }
+
+    /// How long the origin took to begin its answer.
+    pub(crate) fn took(&self) -> Duration {
+        self.took
     }
 
     fn end(&mut self) {

@@ -77,6 +77,8 @@ pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwar
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+/// By which a request is found in the logs of all that it goes through.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether the body of a request is coded in another way than in chunks. Hyper decodes only those, and the field goes no further: the
 /// origin would take what is left for the body itself.
@@ -193,7 +195,7 @@ pub fn forward(headers: &mut HeaderMap, by: &Forwarder<'_>) {
 /// Whether it is in this field that the origin is told which client or which user asks; see [`forward`]. A response that varies on
 /// one of them is for one request: the origin may have seen another value than the request came with, or none.
 pub fn says_who(name: &HeaderName) -> bool {
-    *name == X_FORWARDED_FOR || *name == X_REAL_IP || is_known(name.as_str())
+    *name == X_FORWARDED_FOR || *name == X_REAL_IP || *name == X_REQUEST_ID || is_known(name.as_str())
 }
 
 /// Whether a field does not go on: nobody but a proxy says such a thing, or nobody but a trusted one. Gateways that make variables of
@@ -203,7 +205,8 @@ fn is_forged(name: &str, by: &Forwarder<'_>) -> bool {
         return !by.trusted;
     }
     let is_ours = |name: &str| {
-        let ours = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, CDN_LOOP, header::VIA];
+        let ours =
+            [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID, CDN_LOOP, header::VIA];
         ours.iter().any(|ours| ours == name)
     };
     let is_believed =

@@ -260,7 +260,7 @@ impl Reason {
             Reason::Interim => "interim",
             Reason::Overload => "overload",
             Reason::Status => "status",
-            Reason::Unsaid => "unsaid",
+            Reason::Unsaid => "no-freshness",
             Reason::Error => "error",
             Reason::TooLarge => "too-large",
         }

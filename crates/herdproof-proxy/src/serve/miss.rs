@@ -14,6 +14,7 @@ use super::{Core, Served, Visit, visit::Choice};
 use crate::{
     access::Outcome,
     cache_status::{PROXY_STATUS, cache_status, proxy_status},
+    detail::Detail,
     failing::{By, Ended, Known, Next, Start},
     fill::{Failure, Fault, Kind, Landed, Shared, private_key},
     key::Key,
@@ -27,9 +28,6 @@ use crate::{
 /// How often a request looks up anew: because what it waited for was another variant; or because it failed, and then a request
 /// of our own failed in another way, and then one of two clients did.
 const ROUNDS: u32 = 5;
-
-/// Why a request goes by itself for a page of which nothing is known but that its route is private.
-const LEARNED: &str = "private-route";
 
 /// The longest and the shortest wait for the origin if there is something to serve instead. What the origin did not allow to be
 /// served stale is served so only if the origin does not answer (RFC 9111 4.2.4): a busy moment of it is no such thing.
@@ -48,7 +46,9 @@ fn patience(took: Duration) -> Duration {
 #[derive(Default)]
 struct Learned {
     /// Why it is for one only, if it is.
-    private: Option<&'static str>,
+    private: Option<Detail>,
+    /// Why it did not go with all others that ask for it.
+    apart: Detail,
     /// How it failed for somebody else.
     failed: Option<Arc<Failure>>,
 }
@@ -56,7 +56,7 @@ struct Learned {
 /// Why a request goes by itself, and how many of its key may at a time.
 #[derive(Clone, Copy, Debug)]
 struct Apart {
-    why: &'static str,
+    why: Detail,
     width: u32,
 }
 
@@ -76,9 +76,9 @@ impl Core {
             return served;
         }
         if let Some(object) = self.kept_for(&visit.key, visit.who, &visit.parts.headers, &visit.class.asked)
-            && visit.class.may_have(object.life.is_for_all())
+            && visit.class.may_have(&object.life)
         {
-            return visit.deliver(Choice::new(&object, Outcome::Hit, "own-error"), visit.arrived);
+            return visit.deliver(Choice::new(&object, Outcome::Hit, Detail::OwnError), visit.arrived);
         }
         let mut learned = Learned::default();
         for _ in 0..ROUNDS {
@@ -91,7 +91,7 @@ impl Core {
             if visit.class.asked.only_if_cached() {
                 return Served::own(
                     Outcome::Failed,
-                    "only-if-cached",
+                    Detail::OnlyIfCached,
                     StatusCode::GATEWAY_TIMEOUT,
                     "nothing is kept that may be served",
                     None,
@@ -106,14 +106,15 @@ impl Core {
                 Ok(kind) => kind,
                 Err(known) => return self.not_served(visit, spare.as_ref(), &Failure::known(known), false),
             };
-            if let Some(object) = spare.as_ref().filter(|object| object.is_resting(now)) {
-                return visit.stale(object, "origin-failed", now);
+            if let Some((object, why)) = spare.as_ref().and_then(|object| Some((object, object.rests(now)?))) {
+                return visit.stale(object, why, now);
             }
             if let Some(object) = spare.as_ref().filter(|object| object.is_slow()) {
-                return visit.stale(object, "origin-slow", now);
+                return visit.stale(object, Detail::OriginSlow, now);
             }
             let until = waits_until(spare.as_ref().map(|object| &object.life), now, visit.arrived + self.settings.wait);
             let waiting = self.metrics.wait();
+            learned.apart = apart.map_or(Detail::None, |apart| apart.why);
             let turn = match apart {
                 Some(apart) => self.turn(visit, apart, until).await.map(Some),
                 None => Some(None),
@@ -139,7 +140,7 @@ impl Core {
             }
             let flown = self.fly(visit, &found, prior, kind).by(until).await;
             drop(waiting);
-            if let (Some(Apart { why: LEARNED, .. }), Ok(Flown { value: Landed::Failed(failure), .. })) =
+            if let (Some(Apart { why: Detail::Learned, .. }), Ok(Flown { value: Landed::Failed(failure), .. })) =
                 (apart, &flown)
             {
                 self.failed_at_the_gate(visit, &found, failure, going.take());
@@ -160,7 +161,7 @@ impl Core {
         }
         match learned.failed {
             Some(failure) => self.not_served(visit, None, &failure, false),
-            None => self.pass(visit, "vary").await,
+            None => self.pass(visit, Detail::Vary).await,
         }
     }
 
@@ -221,9 +222,9 @@ impl Core {
                 if let Some(going) = going {
                     going.came(Came::Private);
                 }
-                let why = answer.why.name();
+                let why = answer.why.into();
                 match answer.take() {
-                    Some(answer) => Some(visit.answered(answer, why, self.env.now())),
+                    Some(taken) => Some(visit.answered(taken, why, answer.took, self.env.now())),
                     // It answered a request of our own, or nobody knows what.
                     None => {
                         learned.private = Some(why);
@@ -233,12 +234,12 @@ impl Core {
             }
             Landed::Own(answer) => {
                 if let (Reason::Overload, Some(object)) = (answer.why, spare) {
-                    return Some(visit.stale(object, answer.why.name(), self.env.now()));
+                    return Some(visit.stale(object, answer.why.into(), self.env.now()));
                 }
                 // What was for a user who said so may be for all who do not: those ask again, together. So do all after an answer that may
                 // be about how one request was put.
                 if !answer.is_doubtful && (!answer.for_a_user || visit.class.has_credentials()) {
-                    learned.private = Some(answer.why.name());
+                    learned.private = Some(answer.why.into());
                 }
                 None
             }
@@ -257,7 +258,7 @@ impl Core {
 
     /// What has come for all who may have it, if this request may.
     fn shared(&self, visit: &Visit<'_>, shared: &Shared, led: bool, learned: &mut Learned) -> Option<Served> {
-        let Shared { object, variant, revalidated, stored, is_ours } = shared;
+        let Shared { object, variant, revalidated, stored, is_ours, took } = shared;
         // It answers the very request that it was asked for with.
         let is_its_own = led && !is_ours;
         let fits = variant.as_ref().is_none_or(|(spec, variant)| spec.matches(variant, &visit.parts.headers));
@@ -265,12 +266,12 @@ impl Core {
             return None;
         }
         if !is_its_own && !object.has_beginning() {
-            learned.private = Some(Reason::TooLarge.name());
+            learned.private = Some(Detail::TooLarge);
             return None;
         }
         if !is_its_own && !visit.class.may_have(&object.life) {
-            let why = if object.life.is_for_cookies() { Reason::Authorization } else { Reason::Cookie };
-            learned.private = Some(why.name());
+            let is_for_cookies = object.life.is_for_cookies();
+            learned.private = Some(if is_for_cookies { Detail::Authorization } else { Detail::Cookie });
             return None;
         }
         let outcome = match (led, *revalidated) {
@@ -279,32 +280,34 @@ impl Core {
             (false, false) => Outcome::Joined,
         };
         let origin = if *revalidated { StatusCode::NOT_MODIFIED } else { object.head().status() };
-        let cache = cache_status(outcome, "", Some(origin), *stored);
+        // It could be shared, but others may have asked for it at the same time.
+        let detail = if learned.apart == Detail::Learned { Detail::Learned } else { Detail::None };
+        let cache = cache_status(outcome, detail, Some(origin), *stored);
         let object = Arc::clone(object);
-        Some(visit.deliver(Choice { object, outcome, detail: "", cache }, self.env.now()))
+        Some(visit.deliver(Choice { object, outcome, detail, cache, origin: *took }, self.env.now()))
     }
 
     /// Whether a request goes by itself, and not before so many others.
-    fn apart(&self, visit: &Visit<'_>, found: &Found, alone: bool, private: Option<&'static str>) -> Option<Apart> {
-        let times = || self.private.times(private_key(&visit.class, visit.key.hash()), self.env.now());
+    fn apart(&self, visit: &Visit<'_>, found: &Found, alone: bool, private: Option<Detail>) -> Option<Apart> {
+        let known = || self.private.known(private_key(&visit.class, visit.key.hash()), self.env.now());
         if let Some(why) = private {
-            return Some(Apart { why, width: width(times().unwrap_or(0)) });
+            return Some(Apart { why, width: width(known().map_or(0, |(times, _)| times)) });
         }
         // While anything is kept of it that this request may have, it can be shared.
         if found.object.as_ref().is_some_and(|object| visit.class.may_have(&object.life)) {
             return None;
         }
-        if let Some(times) = times() {
-            return Some(Apart { why: "private", width: width(times) });
+        if let Some((times, why)) = known() {
+            return Some(Apart { why, width: width(times) });
         }
         if alone {
-            return Some(Apart { why: "authorization", width: width(0) });
+            return Some(Apart { why: Detail::Authorization, width: width(0) });
         }
         // One may be under way from before the route was learned; and where one has failed, the others wait for what a request of our
         // own finds.
         let is_learned = self.learned.is_private(visit.template(self));
         let has_failed = is_learned && self.failing.knows(found.variant.as_ref().map_or(visit.key.hash(), Key::hash));
-        (is_learned && !has_failed).then_some(Apart { why: LEARNED, width: width(0) - 1 })
+        (is_learned && !has_failed).then_some(Apart { why: Detail::Learned, width: width(0) - 1 })
     }
 
     /// The origin failed.
@@ -316,32 +319,37 @@ impl Core {
         led: bool,
     ) -> Served {
         if let Some(object) = spare {
-            return visit.stale(object, "origin-failed", self.env.now());
+            let mut served = visit.stale(object, failure.detail(), self.env.now());
+            served.origin = failure.took;
+            return served;
         }
         if led && let Some(answer) = failure.take() {
             // An error that says it may be kept, to a request that does not speak for others, is that request's own.
             if !failure.status.is_server_error() {
-                return visit.answered(answer, Reason::Status.name(), self.env.now());
+                return visit.answered(answer, Detail::Status, failure.took, self.env.now());
             }
-            let mut served = visit.answered(answer, "origin-failed", self.env.now());
+            let mut served = visit.answered(answer, Detail::OriginFailed, failure.took, self.env.now());
             served.outcome = Outcome::Failed;
             return served;
         }
         let (outcome, after) = match &failure.what {
-            Fault::Refused(refusal) if refusal.why == Why::Tripped => {
-                let after = Some(self.appointment(refusal.after));
-                return Served::own(Outcome::Shed, "breaker-open", failure.status, &failure.what.to_string(), after);
-            }
             Fault::Refused(refusal) => (Outcome::Shed, Some(self.appointment(refusal.after))),
-            Fault::Status | Fault::Silent(_) => {
+            Fault::Status | Fault::Lately | Fault::Declined | Fault::Silent(_) => {
                 (Outcome::Failed, failure.until().map(|until| self.spread(until - visit.arrived)))
             }
         };
-        let Fault::Silent(error) = failure.what else {
-            return Served::own(outcome, outcome.name(), failure.status, &failure.what.to_string(), after);
+        let mut served = match failure.what {
+            Fault::Silent(error) => {
+                let mut served = Served::own(outcome, error, failure.status, error.name(), after);
+                served.response.headers_mut().insert(PROXY_STATUS, proxy_status(error));
+                served
+            }
+            Fault::Lately => {
+                Served::own(outcome, Detail::FailedLately, failure.status, &failure.what.to_string(), after)
+            }
+            _ => Served::own(outcome, failure.detail(), failure.status, &failure.what.to_string(), after),
         };
-        let mut served = Served::own(outcome, error, failure.status, error, after);
-        served.response.headers_mut().insert(PROXY_STATUS, proxy_status(error));
+        served.origin = failure.took;
         served
     }
 
@@ -350,12 +358,12 @@ impl Core {
         if let Some(object) = spare {
             // If the origin answers after all, what it says takes this one's place; if it fails, somebody asks again.
             object.slow();
-            return visit.stale(object, "origin-slow", self.env.now());
+            return visit.stale(object, Detail::OriginSlow, self.env.now());
         }
         let (status, detail) = match error {
-            FlightError::Deadline => (StatusCode::SERVICE_UNAVAILABLE, "waited-too-long"),
-            FlightError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "too-many-wait"),
-            _ => (StatusCode::BAD_GATEWAY, "abandoned"),
+            FlightError::Deadline => (StatusCode::SERVICE_UNAVAILABLE, Detail::WaitedTooLong),
+            FlightError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, Detail::TooManyWait),
+            _ => (StatusCode::BAD_GATEWAY, Detail::Abandoned),
         };
         Served::own(Outcome::Shed, detail, status, &error.to_string(), Some(self.appointment(None)))
     }

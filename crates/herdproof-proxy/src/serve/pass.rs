@@ -10,6 +10,8 @@ use super::{
 };
 use crate::{
     access::Outcome,
+    detail::Detail,
+    fill::Failure,
     key::Key,
     learn,
     origin::{OriginError, Outgoing},
@@ -20,7 +22,7 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 impl Core {
     /// By itself to the origin, without a body.
-    pub(super) async fn pass(&self, visit: &Visit<'_>, why: &'static str) -> Served {
+    pub(super) async fn pass(&self, visit: &Visit<'_>, why: Detail) -> Served {
         let outgoing = Outgoing {
             method: visit.parts.method.clone(),
             target: visit.target(),
@@ -46,12 +48,12 @@ impl Core {
                 }
                 visit.passed(response, why)
             }
-            Err(error) => self.not_served(visit, None, &error.into(), false),
+            Err(error) => self.not_served(visit, None, &Failure::of(error, self.env.now() - asked), false),
         }
     }
 
     /// By itself to the origin, with what it brings.
-    pub(super) async fn pass_with<B>(&self, visit: &Visit<'_>, why: &'static str, body: B) -> Served
+    pub(super) async fn pass_with<B>(&self, visit: &Visit<'_>, why: Detail, body: B) -> Served
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -80,7 +82,8 @@ impl Core {
         }
         Carried::expect(&mut request);
         // How long the body took is not counted: a slow upload waits for its seat as long as any.
-        let ask = visit.ask(self).deadline(self.env.now() + self.settings.wait);
+        let asked = self.env.now();
+        let ask = visit.ask(self).deadline(asked + self.settings.wait);
         match Box::pin(self.origin.send(request, visit.template(self).hash(), ask)).await {
             Ok(mut response) => {
                 hop::strip(response.headers_mut());
@@ -100,7 +103,8 @@ impl Core {
                 self.not_uploaded(progress.map_or(Refused::Broken, |progress| progress.why()))
             }
             Err(error) => {
-                let mut served = self.not_served(visit, None, &error.into(), false);
+                let failure = Failure::of(error, self.env.now() - asked);
+                let mut served = self.not_served(visit, None, &failure, false);
                 if progress.is_some_and(|progress| !progress.is_over()) {
                     served.response.headers_mut().insert(header::CONNECTION, CLOSE);
                 }
@@ -114,15 +118,21 @@ impl Core {
         let (outcome, detail, status, why, after) = match refused {
             Refused::Busy => {
                 let after = Some(self.appointment(None));
-                (Outcome::Shed, "uploads", StatusCode::SERVICE_UNAVAILABLE, "too many uploads are under way", after)
+                (
+                    Outcome::Shed,
+                    Detail::Uploads,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many uploads are under way",
+                    after,
+                )
             }
             Refused::Slow => {
                 let why = "the body of the request came too slowly";
-                (Outcome::Bad, "slow-body", StatusCode::REQUEST_TIMEOUT, why, None)
+                (Outcome::Bad, Detail::SlowBody, StatusCode::REQUEST_TIMEOUT, why, None)
             }
             Refused::Broken => {
                 let why = "the body of the request is malformed or broke off";
-                (Outcome::Bad, "body", StatusCode::BAD_REQUEST, why, None)
+                (Outcome::Bad, Detail::Body, StatusCode::BAD_REQUEST, why, None)
             }
         };
         let mut served = Served::own(outcome, detail, status, why, after);

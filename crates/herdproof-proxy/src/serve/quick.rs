@@ -13,7 +13,7 @@ use http::StatusCode;
 use super::{Core, Proxy};
 use crate::{
     key::Scheme,
-    listener::{Asked, Lane},
+    listener::{Answered, Asked, Lane},
     object::Object,
     policy::{RequestDirectives, Use},
 };
@@ -54,6 +54,12 @@ impl Lane for Core {
             None => Asked::Other,
         }
     }
+
+    #[inline]
+    fn written(&self, Answered { status, bytes, since, .. }: &Answered) {
+        // The clock is read once more for this: some 20 ns of the 10 us that a hit takes.
+        self.metrics.count_at_once(*status, *bytes, self.env.now() - *since);
+    }
 }
 
 impl Core {
@@ -81,12 +87,14 @@ impl Core {
         write_number(answer, body.len() as u64);
         answer.extend_from_slice(b"\r\n\r\n");
         self.shared_again(now, || self.learned.template(host, path, false));
-        self.metrics.count_at_once(status, body.len());
-        if body.len() > COPIED {
-            return Some(Asked::Answered(object.shared_body(), object.footprint().cloned()));
-        }
-        answer.extend_from_slice(body);
-        Some(Asked::Answered(Bytes::new(), None))
+        let bytes = body.len() as u64;
+        let (body, footprint) = if body.len() > COPIED {
+            (object.shared_body(), object.footprint().cloned())
+        } else {
+            answer.extend_from_slice(body);
+            (Bytes::new(), None)
+        };
+        Some(Asked::Answered(Answered { body, footprint, status, bytes, since: now }))
     }
 }
 

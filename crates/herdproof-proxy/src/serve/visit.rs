@@ -10,10 +10,11 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, h
 
 use super::Core;
 use crate::{
-    access::Outcome,
+    access::{Outcome, RequestId},
     body::Body,
     cache_status::{CACHE_STATUS, cache_status},
     deliver::{self, deliver},
+    detail::Detail,
     failing::By,
     fill::{Answer, Job, Kind},
     key::KeyRef,
@@ -23,7 +24,7 @@ use crate::{
     origin::{OriginBody, Outgoing},
     policy::{
         Class, RequestDirectives, classify, client, condition,
-        hop::{self, Forwarder},
+        hop::{self, Forwarder, X_REQUEST_ID},
         vary,
     },
     settings::Route,
@@ -50,28 +51,33 @@ pub(super) struct Visit<'a> {
     pub(super) host: Option<&'a str>,
     /// There for as long as it is, so that a load that it began can tell whether it has left.
     pub(super) present: OnceLock<Arc<()>>,
+    /// By which it is found in other logs, once somebody needs that.
+    pub(super) id: &'a OnceLock<RequestId>,
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
 pub(super) struct Choice {
     pub(super) object: Arc<Object>,
     pub(super) outcome: Outcome,
-    pub(super) detail: &'static str,
+    pub(super) detail: Detail,
     /// What is said of it in `Cache-Status`.
     pub(super) cache: HeaderValue,
+    /// How long the origin took for it, if this request was one of those it was fetched for.
+    pub(super) origin: Option<Duration>,
 }
 
 impl Choice {
     /// Without the origin.
-    pub(super) fn new(object: &Arc<Object>, outcome: Outcome, detail: &'static str) -> Choice {
-        Choice { object: Arc::clone(object), outcome, detail, cache: cache_status(outcome, detail, None, false) }
+    pub(super) fn new(object: &Arc<Object>, outcome: Outcome, detail: Detail) -> Choice {
+        let cache = cache_status(outcome, detail, None, false);
+        Choice { object: Arc::clone(object), outcome, detail, cache, origin: None }
     }
 
     /// As this request wants it; the map is used for the headers.
     #[inline]
     pub(super) fn deliver(self, class: &Class, request: &HeaderMap, now: Tick, map: HeaderMap) -> Served {
-        let Choice { object, outcome, detail, cache } = self;
-        Served { response: deliver(&object, class, request, now, cache, map), outcome, detail }
+        let Choice { object, outcome, detail, cache, origin } = self;
+        Served { response: deliver(&object, class, request, now, cache, map), outcome, detail, origin }
     }
 }
 
@@ -80,7 +86,9 @@ pub(super) struct Served {
     pub(super) response: Response<Body>,
     pub(super) outcome: Outcome,
     /// More of it than the outcome says.
-    pub(super) detail: &'static str,
+    pub(super) detail: Detail,
+    /// How long the origin took to begin the answer, or to fail; none if it was not asked for it.
+    pub(super) origin: Option<Duration>,
 }
 
 impl Visit<'_> {
@@ -90,13 +98,14 @@ impl Visit<'_> {
     }
 
     /// From what is kept, though it is past its time.
-    pub(super) fn stale(&self, object: &Arc<Object>, why: &'static str, now: Tick) -> Served {
+    pub(super) fn stale(&self, object: &Arc<Object>, why: Detail, now: Tick) -> Served {
         self.deliver(Choice::new(object, Outcome::Stale, why), now)
     }
 
     /// The origin's own answer to this request.
-    pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
+    pub(super) fn passed(&self, response: Response<OriginBody>, why: Detail) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
+        let origin = Some(response.body().took());
         let mut response = response.map(Body::passed);
         // As we speak, not as the origin does: in HTTP/1.0 half a body looks whole.
         *response.version_mut() = Version::HTTP_11;
@@ -105,16 +114,16 @@ impl Visit<'_> {
         if self.class.is_head() {
             response = deliver::head_only(response);
         }
-        Served { response, outcome: Outcome::Pass, detail: why }
+        Served { response, outcome: Outcome::Pass, detail: why, origin }
     }
 
     /// The same, wherever its body is.
-    pub(super) fn answered(&self, answer: Answer, why: &'static str, now: Tick) -> Served {
+    pub(super) fn answered(&self, answer: Answer, why: Detail, took: Option<Duration>, now: Tick) -> Served {
         match answer {
             Answer::Origin(response) => self.passed(*response, why),
             Answer::Object(object) => {
                 let cache = cache_status(Outcome::Pass, why, Some(object.head().status()), true);
-                self.deliver(Choice { object, outcome: Outcome::Pass, detail: why, cache }, now)
+                self.deliver(Choice { object, outcome: Outcome::Pass, detail: why, cache, origin: took }, now)
             }
         }
     }
@@ -187,6 +196,9 @@ impl Visit<'_> {
         if let Ok(authority) = HeaderValue::from_str(authority) {
             headers.insert(header::HOST, authority);
         }
+        if let Some(id) = core.id(self).value() {
+            headers.insert(X_REQUEST_ID, id);
+        }
         headers
     }
 
@@ -216,12 +228,12 @@ impl Served {
     /// A response of our own.
     pub(super) fn own(
         outcome: Outcome,
-        detail: &'static str,
+        detail: Detail,
         status: StatusCode,
         why: &str,
         after: Option<Duration>,
     ) -> Served {
         let cache = cache_status(outcome, detail, None, false);
-        Served { response: deliver::own(status, why, after, cache), outcome, detail }
+        Served { response: deliver::own(status, why, after, cache), outcome, detail, origin: None }
     }
 }

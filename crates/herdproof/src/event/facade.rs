@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use metrics::{Counter, Gauge};
+use metrics::{Counter, Gauge, Histogram, Unit};
 
 use super::{Event, Kind, Metric, Observer};
 
@@ -21,6 +21,7 @@ pub struct Facade(Vec<Handle>);
 enum Handle {
     Counter(Counter),
     Gauge(Gauge),
+    Time(Histogram),
 }
 
 impl Facade {
@@ -36,6 +37,10 @@ impl Facade {
                 metrics::describe_gauge!(metric.name(), metric.help());
                 Handle::Gauge(metrics::gauge!(metric.name()))
             }
+            Kind::Time => {
+                metrics::describe_histogram!(metric.name(), Unit::Seconds, metric.help());
+                Handle::Time(metrics::histogram!(metric.name()))
+            }
         });
         Facade(handles.collect())
     }
@@ -46,6 +51,7 @@ impl Observer for Facade {
         event.moves(|metric, n| match &self.0[metric as usize] {
             Handle::Counter(counter) => counter.increment(n),
             Handle::Gauge(gauge) => gauge.set(n as f64),
+            Handle::Time(times) => times.record(n as f64 / 1e9),
         });
     }
 }
@@ -64,9 +70,10 @@ mod tests {
             Arc, Mutex,
             atomic::{AtomicU64, Ordering},
         },
+        time::Duration,
     };
 
-    use metrics::{Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+    use metrics::{HistogramFn, Key, KeyName, Metadata, Recorder, SharedString};
 
     use super::*;
 
@@ -76,6 +83,14 @@ mod tests {
     impl Kept {
         fn of(&self, name: &str) -> Arc<AtomicU64> {
             Arc::clone(self.0.lock().unwrap().entry(name.into()).or_default())
+        }
+    }
+
+    struct Last(Arc<AtomicU64>);
+
+    impl HistogramFn for Last {
+        fn record(&self, value: f64) {
+            self.0.store(value.to_bits(), Ordering::Relaxed);
         }
     }
 
@@ -89,8 +104,8 @@ mod tests {
         fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
             Gauge::from_arc(self.of(key.name()))
         }
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Last(self.of(key.name()))))
         }
     }
 
@@ -106,6 +121,8 @@ mod tests {
         let get = |metric: Metric| recorder.of(metric.name()).load(Ordering::Relaxed);
         assert_eq!(get(Metric::CacheEvictions), 7);
         assert_eq!(get(Metric::QueueDepth), 2f64.to_bits());
+        facade.observe(&Event::CacheStale { age: Duration::from_millis(1_500) });
+        assert_eq!(get(Metric::CacheStaleAge), 1.5f64.to_bits(), "in seconds");
         assert_eq!(get(Metric::CacheHits), 0);
     }
 }

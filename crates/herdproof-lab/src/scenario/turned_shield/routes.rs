@@ -8,7 +8,7 @@ use herdproof::{
     flight::Landed as Flown,
 };
 use herdproof_proxy::{
-    Settings as Proxy,
+    Detail, Settings as Proxy,
     learn::{Private, Routes, Template, memory, width},
     widen::{Came, Turn, Widening},
 };
@@ -166,7 +166,9 @@ impl Door {
                 self.kept.lock().push(key);
                 self.private.forget(key, now);
             }
-            Came::Private => self.private.remember(key, now, now + memory(self.rng.unit()), (client, false)),
+            Came::Private => {
+                self.private.remember(key, now, now + memory(self.rng.unit()), (client, false), Detail::Private);
+            }
             // Nothing fails here.
             Came::Failed => {}
         }

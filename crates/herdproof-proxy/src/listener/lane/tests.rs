@@ -17,7 +17,11 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Listener, Server, listener::connections::Stage, settings::ClientSettings};
+use crate::{
+    Listener, Server,
+    listener::{Besides, connections::Stage},
+    settings::ClientSettings,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 const KNOWN: &[u8] = b"GET /known HTTP/1.1\r\n\r\n";
@@ -36,10 +40,15 @@ impl Lane for Known {
             // Some of it is written down, some comes after.
             let (down, after) = self.page.split_at(self.page.len() / 3);
             answer.extend_from_slice(down);
-            return Asked::Answered(Bytes::copy_from_slice(after), None);
+            let body = Bytes::copy_from_slice(after);
+            let bytes = body.len() as u64;
+            let since = Tick::ZERO;
+            return Asked::Answered(Answered { body, footprint: None, status: StatusCode::OK, bytes, since });
         }
         if bytes == OTHER { Asked::Whole } else { Asked::Other }
     }
+
+    fn written(&self, _: &Answered) {}
 }
 
 impl Known {
@@ -68,7 +77,8 @@ fn run(test: impl AsyncFnOnce(Env)) {
 fn serve(env: &Env, lane: &Arc<Known>, gate: &Arc<Semaphore>) -> Server {
     let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &ClientSettings::default()).unwrap();
     let gate = Arc::clone(gate);
-    listener.serve_with(env, Some(Arc::clone(lane) as Arc<dyn Lane>), move |request, _| {
+    let lane: Arc<dyn Lane> = lane.clone();
+    listener.serve_with(env, Besides { lane: Some(lane), ledger: None }, move |request, _| {
         let gate = Arc::clone(&gate);
         async move {
             let answer = if request.method() == Method::GET {

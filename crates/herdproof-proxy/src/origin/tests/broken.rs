@@ -386,7 +386,10 @@ fn an_answer_that_does_not_begin_is_given_up_and_not_tried_again() {
         assert!(matches!(error, OriginError::TimedOut), "{error:?}");
         until(|| origin.stats().in_flight == 0 && origin.stats().connections == 0).await;
         let stats = origin.stats();
-        assert_eq!((stats.requests, stats.timeouts, stats.faults, stats.retries), (2, 2, 2, 0));
+        assert_eq!(
+            (stats.requests, stats.faults_by[Fault::Timeout as usize].1, stats.faults, stats.retries),
+            (2, 2, 2, 0)
+        );
     });
 }
 

@@ -268,7 +268,7 @@ fn without_a_header_a_balancer_is_not_heard_and_with_one_a_stranger_is_not() {
             assert_eq!(body(&world.raw_from(STRANGER, GET).await), "127.0.0.3");
             let forged = [&b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\n"[..], GET].concat();
             assert!(world.raw_from(STRANGER, &forged).await.starts_with("HTTP/1.1 400"));
-            assert!(reported(world, "herdproof_connections_ended_total{why=\"proxy_header\"} 2"));
+            assert!(reported(world, "herdproof_connections_ended_total{reason=\"proxy_header\"} 2"));
             assert_eq!(world.origin.requests(), 1);
         },
     );
@@ -304,7 +304,7 @@ fn a_header_that_drips_is_ended_as_a_requests_head_would_be() {
         |_| vec![fresh("1")],
         async |world| {
             assert_eq!(world.raw_from(FRONT, b"PROXY TCP4 192.0.2.1").await, "");
-            assert!(reported(world, "herdproof_connections_ended_total{why=\"slow_head\"} 1"));
+            assert!(reported(world, "herdproof_connections_ended_total{reason=\"slow_head\"} 1"));
         },
     );
 }

@@ -162,7 +162,7 @@ async fn stall(world: &World, address: [u8; 4], path: &str) -> TcpStream {
 fn ended(world: &World) -> u64 {
     let mut page = Page::default();
     world.server.report()(&mut page);
-    let line = "herdproof_connections_ended_total{why=\"slow_reader_memory\"} ";
+    let line = "herdproof_connections_ended_total{reason=\"slow_reader_memory\"} ";
     page.text().lines().find_map(|count| count.strip_prefix(line)).unwrap().parse().unwrap()
 }
 

@@ -329,6 +329,68 @@ fn a_refresh_under_way_is_no_failure() {
 }
 
 #[test]
+fn what_was_confirmed_after_a_failure_is_not_said_to_be_served_because_of_that_failure() {
+    run_with(
+        |settings| {
+            obeying(settings);
+            settings.failed = Duration::from_millis(1)..Duration::from_millis(2);
+        },
+        |asked| {
+            let control = "stale-while-revalidate=600, stale-if-error=600";
+            match asked.number {
+                1 => vec![old(control, "etag: \"1\"", "1")],
+                2 => vec![answer(500, "", "broken")],
+                // Right still, and past its time all the same.
+                _ => vec![Step::Send(
+                    format!("HTTP/1.1 304 X\r\ncache-control: max-age=60, {control}\r\nage: 65\r\netag: \"1\"\r\n\r\n")
+                        .into(),
+                )],
+            }
+        },
+        async |world| {
+            keep(world).await;
+            let insisting = || with("/", &[("cache-control", "no-cache")]);
+            let reply = world.ask(insisting()).await;
+            reply.is(200, "1");
+            assert!(reply.cache().ends_with("herdproof; hit; detail=origin-failed"), "{}", reply.cache());
+            // Until that is forgotten.
+            while !world.ask(insisting()).await.cache().starts_with("herdproof; fwd=stale; fwd-status=304") {}
+            world.settled().await;
+            for _ in 0..3 {
+                let reply = world.ask(get("/")).await;
+                assert!(reply.cache().ends_with("detail=stale-while-revalidate"), "{}", reply.cache());
+                world.settled().await;
+            }
+        },
+    );
+}
+
+#[test]
+fn an_origin_that_declines_a_request_of_our_own_has_not_failed() {
+    run_with(
+        |settings| {
+            obeying(settings);
+            settings.failed = MINUTE..MINUTE * 2;
+        },
+        |asked| match asked.number {
+            1 => vec![old("stale-while-revalidate=600", "", "1")],
+            _ => vec![answer(403, "", "who are you?")],
+        },
+        async |world| {
+            keep(world).await;
+            world.ask(get("/")).await.is(200, "1");
+            world.origin.asked(2).await;
+            world.settled().await;
+            // While it rests, who insists is told why it is served all the same.
+            let reply = world.ask(with("/", &[("cache-control", "no-cache")])).await;
+            reply.is(200, "1");
+            assert!(reply.cache().ends_with("detail=refresh-refused"), "{}", reply.cache());
+            assert_eq!(world.origin.requests(), 2);
+        },
+    );
+}
+
+#[test]
 fn a_crowd_that_has_to_ask_asks_once_and_the_body_is_not_sent_again() {
     let gate = Gate::new();
     let hold = gate.clone();
