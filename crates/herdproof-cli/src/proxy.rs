@@ -96,9 +96,14 @@ fn set<T>(setting: &mut T, said: Option<T>) {
 /// Raises the limit of open files, or accepts fewer clients.
 fn make_room(output: &Output, settings: &mut Settings) {
     let asked = settings.clients.max_connections;
+    let upgrades = if settings.upgrades.protocols.is_empty() { 0 } else { u64::from(settings.upgrades.most) };
     let others = u64::from(settings.origin.limit) + u64::from(settings.origin.max_idle) + SPARE;
-    let room = raise_descriptors(u64::from(asked) + others).saturating_sub(others).max(1);
-    if room < u64::from(asked) {
+    let room = raise_descriptors(u64::from(asked) + upgrades + others).saturating_sub(others).max(1);
+    if room < u64::from(asked) + upgrades {
+        // One that is upgraded takes two. Without one for its other end no connection to the origin could be made, for anybody.
+        let upgrades = upgrades.min(room / 4);
+        let room = (room - upgrades).min(u64::from(asked));
+        settings.upgrades.most = u32::try_from(upgrades).unwrap_or(u32::MAX);
         settings.clients.max_connections = u32::try_from(room).unwrap_or(u32::MAX);
         output.note(format_args!(
             "the limit of open files has room for {room} client connections, not {asked}; `ulimit -Hn` shows it"

@@ -53,6 +53,7 @@ mod pulse;
 mod service;
 mod socket;
 mod strict;
+mod tunnel;
 #[cfg(test)]
 mod tests;
 
@@ -86,6 +87,7 @@ use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};
 use socket::Socket;
+pub(crate) use tunnel::Tunnel;
 
 use crate::{
     metrics::Page,
@@ -280,6 +282,7 @@ impl Server {
     /// Dropping the future cuts everybody off at once.
     pub async fn stop(mut self, within: Duration) -> Stopped {
         let deadline = self.env.now() + within;
+        self.connections.drain.store(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         self.connections.tell(Stage::LastAnswers);
         drop(self.stop.take());
         (&mut self.accepting).await.ok();
@@ -406,7 +409,10 @@ async fn introduced(stream: TcpStream, mut place: Place) -> Option<(TcpStream, P
 
 /// One connection's task.
 struct Driven<C> {
-    http: C,
+    env: Env,
+    http: Option<C>,
+    /// There from when it has been upgraded.
+    tunnel: Option<Box<tunnel::Open>>,
     place: Place,
     waker: Option<Waker>,
     leaving: bool,
@@ -430,7 +436,17 @@ where
         let connection = &place.connection;
         let socket = Socket::new(env, stream, Arc::clone(connection), lane);
         let service = Service::new(Arc::clone(connection), serve);
-        Driven { http: http.serve_connection(TokioIo::new(socket), service), place, waker: None, leaving: false }
+        let http = Some(http.serve_connection(TokioIo::new(socket), service));
+        Driven { env: env.clone(), http, tunnel: None, place, waker: None, leaving: false }
+    }
+
+    /// HTTP is over on this connection, and in order.
+    fn upgrade(&mut self) {
+        let (tunnel, http) = (self.place.connection.tunnel.lock().take(), self.http.take());
+        self.tunnel = tunnel.zip(http).and_then(|(tunnel, http)| {
+            let parts = http.into_parts();
+            tunnel::Open::new(&self.env, parts.io.into_inner(), parts.read_buf, tunnel).map(Box::new)
+        });
     }
 }
 
@@ -453,19 +469,30 @@ where
         if connection.is_over() {
             return Poll::Ready(());
         }
-        if let Poll::Ready(ended) = Pin::new(&mut this.http).poll(cx) {
-            // A client that leaves early is its own affair; one that was told 400 is not.
-            if ended.is_err_and(|error| error.is_parse()) {
-                connection.all.counts.unreadable.fetch_add(1, Relaxed);
+        if let Some(tunnel) = &mut this.tunnel {
+            return Pin::new(tunnel).poll(cx);
+        }
+        let Some(http) = &mut this.http else { return Poll::Ready(()) };
+        match Pin::new(&mut *http).poll(cx) {
+            Poll::Ready(Ok(())) => {
+                this.upgrade();
+                return this.tunnel.as_mut().map_or(Poll::Ready(()), |tunnel| Pin::new(tunnel).poll(cx));
             }
-            return Poll::Ready(());
+            Poll::Ready(Err(error)) => {
+                // A client that leaves early is its own affair; one that was told 400 is not.
+                if error.is_parse() {
+                    connection.all.counts.unreadable.fetch_add(1, Relaxed);
+                }
+                return Poll::Ready(());
+            }
+            Poll::Pending => {}
         }
         let leaves = !this.leaving && connection.all.is_stopping() && connection.all.stage() == Stage::Leaving;
         // Who is in the midst of asking is answered; the answer says that it was the last.
         if leaves && connection.pulse.is_settled() {
             this.leaving = true;
-            Pin::new(&mut this.http).graceful_shutdown();
-            return Pin::new(&mut this.http).poll(cx).map(|_| ());
+            Pin::new(&mut *http).graceful_shutdown();
+            return Pin::new(http).poll(cx).map(|_| ());
         }
         Poll::Pending
     }

@@ -34,16 +34,17 @@ use herdproof::{
     retry::{Failure, GaveUp},
     timeout::by,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
 use http_body_util::BodyExt;
+use hyper::{body::Incoming, upgrade::Upgraded};
 use parking_lot::Mutex;
 
 pub use self::body::{BodyError, OriginBody};
 use self::{
     body::Sending,
     names::Names,
-    pool::{Pool, Wanted},
+    pool::{Lease, Pool, Wanted},
     probe::{Heard, Probe},
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
@@ -103,6 +104,16 @@ pub(crate) enum Further {
 /// In the extensions of an answer: it answers a further attempt, which had another head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second;
+
+/// In the extensions of a 101 that grants what was asked for: the connection, which is no longer one of the pool's.
+#[derive(Clone)]
+pub(crate) struct Granted(Arc<Mutex<Option<Upgraded>>>);
+
+impl Granted {
+    pub(crate) fn take(self) -> Option<Upgraded> {
+        self.0.lock().take()
+    }
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -424,6 +435,7 @@ impl Inner {
     ) -> Result<Answer, Failed> {
         let from = entry.from();
         let Entry { pass, mut place } = entry;
+        let asked = request.headers().get(header::UPGRADE).cloned();
         // Whatever broke the attempt before, it was not this connection.
         let mut fresh = again;
         let mut told = false;
@@ -462,7 +474,7 @@ impl Inner {
             break (lease, Err(unsent));
         };
         let outcome = match sent {
-            Ok(response) => match check(&response) {
+            Ok(response) => match check(&response, asked.as_ref()) {
                 Ok(()) => Ok(response),
                 Err(bad) => Err(Failed { error: OriginError::BadResponse(bad), request: None }),
             },
@@ -487,6 +499,9 @@ impl Inner {
         if matches!(lesson.verdict, Verdict::Fault | Verdict::Overload { .. }) {
             // Such an answer is not tried again, so this is not said by the retry.
             self.stack.budget.learn(&lesson.verdict);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return upgraded(response, lease).await;
         }
         Ok(response.map(|incoming| OriginBody::new(incoming, lease, self.me.clone())))
     }
@@ -545,7 +560,7 @@ impl Inner {
         let mut lease = self.pool.connect(place, Wanted::New).await.ok()?;
         self.env.tell(&Event::OriginRequest);
         let response = lease.send(probe.request.bare()).await.ok()?;
-        check(&response).ok()?;
+        check(&response, None).ok()?;
         let heard = match response.status() {
             StatusCode::SERVICE_UNAVAILABLE => Heard::Busy,
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Heard::Gone,
@@ -648,12 +663,26 @@ fn failure(error: OriginError, unsent: bool) -> Failure<OriginError> {
     }
 }
 
-/// Whether a response can be understood in one way only, as far as hyper leaves that open.
-fn check<B>(response: &Response<B>) -> Result<(), BadResponse> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(BadResponse::Upgrade);
-    }
+/// Takes the connection of a 101 out of the pool. Its seat goes back with the lease, as soon as the connection's task has let go.
+async fn upgraded(mut response: Response<Incoming>, lease: Lease) -> Result<Answer, Failed> {
+    let upgraded = hyper::upgrade::on(&mut response).await;
+    drop(lease);
+    let upgraded = upgraded.map_err(|error| Failed { error: OriginError::Broken(error), request: None })?;
+    response.extensions_mut().insert(Granted(Arc::new(Mutex::new(Some(upgraded)))));
+    Ok(response.map(OriginBody::nothing))
+}
+
+/// Whether a response can be understood in one way only, as far as hyper leaves that open; and switches to this protocol or none.
+fn check<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Result<(), BadResponse> {
     let headers = response.headers();
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // A status alone may be what the origin was told by somebody else.
+        let mut granted = headers.get_all(header::UPGRADE).iter();
+        let is_asked = granted.next().zip(asked).is_some_and(|(granted, asked)| {
+            granted.as_bytes().trim_ascii().eq_ignore_ascii_case(asked.as_bytes())
+        });
+        return if is_asked && granted.next().is_none() { Ok(()) } else { Err(BadResponse::Upgrade) };
+    }
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let length = lengths.next();
     if lengths.next().is_some() || length.is_some_and(|length| !length.as_bytes().iter().all(u8::is_ascii_digit)) {

@@ -19,6 +19,7 @@ mod record;
 #[cfg(test)]
 #[cfg(not(herdproof_shuttle))]
 mod tests;
+mod upgrade;
 mod upload;
 mod visit;
 
@@ -38,6 +39,7 @@ use herdproof::{
     shed::Appointments,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use upgrade::Upgrades;
 use upload::Uploads;
 use visit::{Choice, Served, Visit};
 
@@ -85,6 +87,7 @@ pub(crate) struct Core {
     widening: Widening,
     pub(crate) memory: Arc<BodyMemory>,
     uploads: Uploads,
+    upgrades: Upgrades,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -132,6 +135,7 @@ impl Proxy {
             widening: Widening::new(env, settings.origin.limit),
             memory: BodyMemory::new(env, settings.in_flight),
             uploads,
+            upgrades: Upgrades::new(settings.upgrades.most),
             max_object,
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),
@@ -186,7 +190,10 @@ impl Proxy {
         }
         // What the origin is not to see must not choose what it is asked for: whoever names a field in `Connection` would put
         // the answer without it where others look with it. After the class, which is to see everything.
+        let mut upgrade = None;
         if hop::names_more(&parts.headers) {
+            // What comes after a body would be read as that body by one and as the other protocol by another.
+            upgrade = upgrade::asked(&parts, &core.settings.upgrades.protocols).filter(|_| body.is_end_stream());
             hop::strip(&mut parts.headers);
         }
         let front = if caller.trusted { hop::fronted(&parts.headers) } else { Fronted::default() };
@@ -208,12 +215,13 @@ impl Proxy {
                 let present = OnceLock::new();
                 let visit =
                     Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host, present };
-                let served = match class.way() {
+                let served = match (class.way(), upgrade) {
+                    (_, Some(protocol)) => Box::pin(core.upgrade(&visit, protocol)).await,
                     // What is not in the key must not choose what others get.
-                    Way::Share | Way::Alone if host.is_some() => {
+                    (Way::Share | Way::Alone, None) if host.is_some() => {
                         Box::pin(core.pass_with(&visit, "forwarded-host", body)).await
                     }
-                    Way::Share | Way::Alone if route.share => match core.hit(&visit) {
+                    (Way::Share | Way::Alone, None) if route.share => match core.hit(&visit) {
                         Ok(choice) => {
                             let hash = key.hash();
                             let map = core.spare(&class, &mut parts);
@@ -222,8 +230,8 @@ impl Proxy {
                         }
                         Err(found) => Box::pin(core.miss(&visit, found)).await,
                     },
-                    Way::Pass(why) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
-                    Way::Share | Way::Alone => Box::pin(core.pass_with(&visit, "route", body)).await,
+                    (Way::Pass(why), None) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
+                    (Way::Share | Way::Alone, None) => Box::pin(core.pass_with(&visit, "route", body)).await,
                 };
                 (key.hash(), served)
             }

@@ -84,6 +84,8 @@ pub struct Settings {
     pub clients: ClientSettings,
     /// How the bodies of requests are dealt with.
     pub uploads: UploadSettings,
+    /// Which requests may leave HTTP.
+    pub upgrades: UpgradeSettings,
     /// What is written down of requests.
     pub log: LogSettings,
     /// How long a stop waits for what is under way.
@@ -160,6 +162,17 @@ pub struct UploadSettings {
     pub buffer: u64,
 }
 
+/// Connections that speak another protocol after their first answer, as WebSockets do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpgradeSettings {
+    /// The protocols that clients may ask for in `Upgrade`, in small letters. None of HTTP itself.
+    pub protocols: Vec<String>,
+    /// Such connections at a time. One client has at most as many as it leaves free: half, if it is alone.
+    pub most: u32,
+    /// How long nothing may come from either side.
+    pub idle: Duration,
+}
+
 /// What is written down of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSettings {
@@ -228,6 +241,7 @@ impl Default for Settings {
             routes: Vec::new(),
             clients: ClientSettings::default(),
             uploads: UploadSettings::default(),
+            upgrades: UpgradeSettings::default(),
             log: LogSettings::default(),
             drain: secs(30),
             warm_up: secs(10),
@@ -275,6 +289,12 @@ impl Default for ClientSettings {
 impl Default for UploadSettings {
     fn default() -> UploadSettings {
         UploadSettings { buffer: 16 << 20 }
+    }
+}
+
+impl Default for UpgradeSettings {
+    fn default() -> UpgradeSettings {
+        UpgradeSettings { protocols: vec!["websocket".into()], most: 1024, idle: secs(60) }
     }
 }
 

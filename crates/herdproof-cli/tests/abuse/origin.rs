@@ -245,6 +245,19 @@ async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
                 sleep(Duration::from_millis(200)).await;
                 return Ok(());
             }
+            Plan::Switch => {
+                let head = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+                stream.get_mut().write_all(head).await?;
+                drop(stay);
+                let mut bytes = [0; 4096];
+                loop {
+                    let read = stream.read(&mut bytes).await?;
+                    if read == 0 {
+                        return Ok(());
+                    }
+                    stream.get_mut().write_all(&bytes[..read]).await?;
+                }
+            }
             Plan::Reset => {
                 stream.get_ref().set_zero_linger()?;
                 return Ok(());
@@ -314,6 +327,8 @@ enum Plan {
         sent: usize,
     },
     Raw(&'static [u8]),
+    /// Grants an upgrade, and sends back what comes then.
+    Switch,
     Reset,
 }
 
@@ -375,6 +390,7 @@ impl Plan {
                 sleep(4 * HOLD).await;
                 Plan::text(200, "no-store", format!("for {user}\n"))
             }
+            "socket" if field(head, "upgrade").is_some_and(|name| name == "websocket") => Plan::Switch,
             "missing" => Plan::text(404, "", "there is no such page\n".into()),
             "reset" => Plan::Reset,
             "fails" => {

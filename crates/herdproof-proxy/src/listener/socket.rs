@@ -73,6 +73,24 @@ impl Socket {
         }
     }
 
+    /// Whose it is; none if something came that cannot be read.
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+        self.refused.is_none().then(|| Arc::clone(&self.connection))
+    }
+
+    /// Reads what is not HTTP.
+    pub(super) fn poll_read_raw(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        self.connection.pulse.read(into.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Closes our side, and nothing more.
+    pub(super) fn poll_shutdown_raw(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
     /// Reads what a client sends of a body that nobody wants or after a head that was refused, until it closes its side as well.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.connection.has_unread() && self.refused.is_none() {

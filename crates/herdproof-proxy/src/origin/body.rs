@@ -135,6 +135,11 @@ impl OriginBody {
         body
     }
 
+    /// That of an answer after which the connection is no longer one for HTTP.
+    pub(super) fn nothing(incoming: Incoming) -> OriginBody {
+        OriginBody { incoming, lease: None, waiting: false, origin: Weak::new() }
+    }
+
     fn end(&mut self) {
         if let Some(lease) = self.lease.take() {
             lease.give_back();

@@ -313,7 +313,7 @@ impl Shared {
         let link = Arc::new(Link::new(&self.env, address, ends, self.times));
         let handshake = self.builder.handshake(TokioIo::new(Socket::new(stream, &link)));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
-        let task = drive(Arc::downgrade(self), Arc::clone(&link), connection, open);
+        let task = drive(Arc::downgrade(self), Arc::clone(&link), connection.with_upgrades(), open);
         self.env.spawn(task).detach();
         Ok(Idle { link, sender })
     }

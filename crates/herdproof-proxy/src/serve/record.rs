@@ -110,6 +110,14 @@ impl Proxy {
                 "Uploads that were ended with 408 because their client sent too slowly.",
                 uploads.slow,
             );
+            let upgrades = core.upgrades.stats();
+            page.gauge("herdproof_upgrades", "Connections that speak another protocol.", f64::from(upgrades.held));
+            page.counter("herdproof_upgrades_total", "Upgrades that the origin granted.", upgrades.begun);
+            page.counter(
+                "herdproof_upgrades_refused_total",
+                "Requests for an upgrade that were refused because too many connections are upgraded.",
+                upgrades.refused,
+            );
             page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
             page.gauge(
                 "herdproof_private_requests",

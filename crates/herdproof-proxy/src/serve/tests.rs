@@ -19,5 +19,6 @@ mod requests;
 mod sharing;
 mod stale;
 mod turned;
+mod upgrades;
 mod uploads;
 mod world;

@@ -30,6 +30,7 @@ struct File {
     cache: Option<Cache>,
     clients: Option<Clients>,
     uploads: Option<Uploads>,
+    upgrades: Option<Upgrades>,
     log: Option<Log>,
     default: Option<Rules>,
     #[serde(default)]
@@ -84,6 +85,14 @@ struct Clients {
 #[serde(deny_unknown_fields)]
 struct Uploads {
     buffer: Option<Spanned<Size>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Upgrades {
+    protocols: Option<Vec<Protocol>>,
+    most: Option<Number<0, 1_000_000>>,
+    idle: Option<Time<100, DAY>>,
 }
 
 #[derive(Deserialize)]
@@ -199,6 +208,13 @@ impl File {
                 return Err((span, "the size is not in the range 1MiB to 1TiB".into()));
             }
             settings.uploads.buffer = size;
+        }
+        if let Some(Upgrades { protocols, most, idle }) = self.upgrades {
+            let upgrades = &mut settings.upgrades;
+            let names = protocols.map(|all| all.into_iter().map(|Protocol(one)| one).collect::<Vec<_>>());
+            set(&mut upgrades.protocols, names);
+            set(&mut upgrades.most, most);
+            set(&mut upgrades.idle, idle);
         }
         if let Some(Log { access, format, hide_query }) = self.log {
             settings.log.access = access.map(LogTo::from);
@@ -370,6 +386,9 @@ struct HostName(String);
 /// The name of a header field that says who the user is.
 struct FieldName(HeaderName);
 
+/// The name of a protocol that a connection may be upgraded to, in small letters.
+struct Protocol(String);
+
 /// Fields without which no request is understood, so that none of them says who the user is.
 const NEEDED: [HeaderName; 5] =
     [header::CONNECTION, header::CONTENT_LENGTH, header::HOST, header::TRANSFER_ENCODING, header::UPGRADE];
@@ -502,6 +521,21 @@ impl<'de> Deserialize<'de> for FieldName {
         from.deserialize_any(Word("the name of a field such as \"X-Tenant-User\"", |text: &str| {
             let name = text.parse().ok().filter(|name| !NEEDED.contains(name)).map(FieldName);
             name.ok_or_else(|| format!("{text:?} is not a field that could say who the user is"))
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Protocol {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a protocol such as \"websocket\"", |text: &str| {
+            let name = text.to_ascii_lowercase();
+            if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+                return Err(format!("{text:?} is not the name of a protocol; \"websocket\" would be one"));
+            }
+            if ["h2c", "h2", "http", "tls"].contains(&&*name) {
+                return Err(format!("{text:?} would let clients speak HTTP to the origin past every rule of the proxy"));
+            }
+            Ok(Protocol(name))
         }))
     }
 }

@@ -51,6 +51,11 @@ proxy_protocol = true
 [uploads]
 buffer = "8MiB"
 
+[upgrades]
+protocols = ["WebSocket", "x-live"]
+most = 10
+idle = "5m"
+
 [log]
 access = "/var/log/herdproof.log"
 format = "combined"
@@ -132,6 +137,7 @@ fn everything_that_can_be_said_is_heard() {
             proxy_protocol: true,
         },
         uploads: UploadSettings { buffer: 8 << 20 },
+        upgrades: UpgradeSettings { protocols: vec!["websocket".into(), "x-live".into()], most: 10, idle: secs(300) },
         log: LogSettings {
             access: Some(LogTo::File("/var/log/herdproof.log".into())),
             format: LogFormat::Combined,
@@ -146,7 +152,7 @@ fn everything_that_can_be_said_is_heard() {
 #[test]
 fn an_empty_file_changes_nothing() {
     assert_eq!(Settings::parse("").unwrap(), Settings::default());
-    let headings = "[origin]\n[cache]\n[clients]\n[uploads]\n[log]\n[default]\n";
+    let headings = "[origin]\n[cache]\n[clients]\n[uploads]\n[upgrades]\n[log]\n[default]\n";
     assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
 }
 
@@ -200,6 +206,8 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[cache]\nfailed = [\"2s\", \"1s\"]",
         "[clients]\nmax_head = \"2MiB\"",
         "[uploads]\nbuffer = \"64KiB\"",
+        "[upgrades]\nprotocols = [\"websocket\", \"h2c\"]",
+        "[upgrades]\nprotocols = [\"web socket\"]",
         "[log]\nformat = \"jsno\"",
         "[log]\nformat = \"xml\"",
         "[default]\njitter = 0.9",

@@ -64,6 +64,8 @@ pub(super) enum Step {
     Hold(Gate),
     /// The same for an origin that does not notice when the other side leaves.
     Work(Gate),
+    /// Sends back whatever comes, until it has sent this many bytes or the other side closes.
+    Echo(usize),
     /// Breaks the connection off, so that the other side sees an error.
     Reset,
     /// Closes it in order.
@@ -522,6 +524,10 @@ impl Origin {
             match step {
                 Step::Hold(gate) => unless_closed(stream, gate.pass()).await?,
                 Step::Work(gate) => gate.pass().await,
+                Step::Echo(most) => {
+                    drop(guard.take());
+                    echo(stream, most).await?;
+                }
                 step => {
                     // Before the last byte is on its way: who has it may ask again at once.
                     drop(guard.take_if(|_| number == last));
@@ -538,6 +544,16 @@ impl Origin {
         }
         Some(())
     }
+}
+
+async fn echo(stream: &mut TcpStream, most: usize) -> Option<()> {
+    let (mut bytes, mut sent) = (vec![0; 64 << 10], 0);
+    while sent < most {
+        let read = stream.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
+        stream.write_all(&bytes[..read]).await.ok()?;
+        sent += read;
+    }
+    Some(())
 }
 
 /// One request under way.
