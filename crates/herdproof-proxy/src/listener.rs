@@ -53,9 +53,9 @@ mod pulse;
 mod service;
 mod socket;
 mod strict;
-mod tunnel;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::{
     error::Error,

@@ -678,9 +678,10 @@ fn check<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Result<(), B
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // A status alone may be what the origin was told by somebody else.
         let mut granted = headers.get_all(header::UPGRADE).iter();
-        let is_asked = granted.next().zip(asked).is_some_and(|(granted, asked)| {
-            granted.as_bytes().trim_ascii().eq_ignore_ascii_case(asked.as_bytes())
-        });
+        let is_asked = granted
+            .next()
+            .zip(asked)
+            .is_some_and(|(granted, asked)| granted.as_bytes().trim_ascii().eq_ignore_ascii_case(asked.as_bytes()));
         return if is_asked && granted.next().is_none() { Ok(()) } else { Err(BadResponse::Upgrade) };
     }
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();

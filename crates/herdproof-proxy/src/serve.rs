@@ -41,7 +41,7 @@ use herdproof::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use upgrade::Upgrades;
 use upload::Uploads;
-use visit::{Choice, Served, Visit};
+use visit::{Choice, Served, Trailers, Visit};
 
 use crate::{
     access::{AccessLog, Outcome},
@@ -59,6 +59,7 @@ use crate::{
     policy::{
         Class, Identity, Use, Way, classify, client,
         hop::{self, Fronted},
+        trailer,
     },
     routes::RouteTable,
     settings::{Network, Settings},
@@ -180,6 +181,10 @@ impl Proxy {
         let arrived = core.env.now();
         let (mut parts, body) = request.into_parts();
         let is_coded = !body.is_end_stream() && hop::is_coded(&parts.headers);
+        let mut trailers = Trailers::default();
+        if !body.is_end_stream() {
+            trailers.announced = trailer::announced(&parts.headers, |name| hop::is_for_proxies(name, &core.identity));
+        }
         let route = core.routes.of(parts.uri.path());
         let mut class = classify(&parts.method, &parts.headers, &route.rules);
         let caller = core.caller(client, &parts.headers);
@@ -194,6 +199,7 @@ impl Proxy {
         if hop::names_more(&parts.headers) {
             // What comes after a body would be read as that body by one and as the other protocol by another.
             upgrade = upgrade::asked(&parts, &core.settings.upgrades.protocols).filter(|_| body.is_end_stream());
+            trailers.wanted = trailer::are_wanted(&parts.headers);
             hop::strip(&mut parts.headers);
         }
         let front = if caller.trusted { hop::fronted(&parts.headers) } else { Fronted::default() };
@@ -213,8 +219,19 @@ impl Proxy {
                 let host = front.host.filter(|host| core.is_another(host, &key));
                 let Caller { who, trusted, .. } = caller;
                 let present = OnceLock::new();
-                let visit =
-                    Visit { parts: &parts, class, key, route: &route, client, who, trusted, arrived, host, present };
+                let visit = Visit {
+                    parts: &parts,
+                    class,
+                    key,
+                    route: &route,
+                    client,
+                    who,
+                    trusted,
+                    arrived,
+                    host,
+                    trailers,
+                    present,
+                };
                 let served = match (class.way(), upgrade) {
                     (_, Some(protocol)) => Box::pin(core.upgrade(&visit, protocol)).await,
                     // What is not in the key must not choose what others get.

@@ -18,6 +18,7 @@ mod poisoning;
 mod requests;
 mod sharing;
 mod stale;
+mod trailers;
 mod turned;
 mod upgrades;
 mod uploads;

@@ -93,7 +93,12 @@ fn may(held: u32, all: u32, most: u32) -> bool {
 
 impl Upgrades {
     pub(super) fn new(most: u32) -> Upgrades {
-        Upgrades(Arc::new(Shared { most, held: Mutex::default(), begun: AtomicU64::new(0), refused: AtomicU64::new(0) }))
+        Upgrades(Arc::new(Shared {
+            most,
+            held: Mutex::default(),
+            begun: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }))
     }
 
     pub(super) fn stats(&self) -> UpgradeStats {

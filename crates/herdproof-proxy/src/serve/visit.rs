@@ -9,6 +9,8 @@ use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
 use super::Core;
+use http_body::Body as _;
+
 use crate::{
     access::Outcome,
     body::Body,
@@ -24,7 +26,7 @@ use crate::{
     policy::{
         Class, RequestDirectives, classify, client, condition,
         hop::{self, Forwarder},
-        vary,
+        trailer, vary,
     },
     settings::Route,
     store::{Found, Place},
@@ -48,8 +50,39 @@ pub(super) struct Visit<'a> {
     pub(super) arrived: Tick,
     /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
     pub(super) host: Option<&'a str>,
+    pub(super) trailers: Trailers,
     /// There for as long as it is, so that a load that it began can tell whether it has left.
     pub(super) present: OnceLock<Arc<()>>,
+}
+
+/// Fields after bodies, of a request that goes to the origin alone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trailers {
+    /// Whether its client takes them after an answer.
+    pub(super) wanted: bool,
+    /// Which of them come after its own body and go on.
+    pub(super) announced: Option<HeaderValue>,
+}
+
+impl Trailers {
+    /// Has the origin know that they are taken.
+    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+        if self.wanted {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+        }
+    }
+
+    /// Takes away what is about the connection to the origin, and leaves which trailers come if they are wanted. With a length there
+    /// is no place for them.
+    pub(super) fn strip(&self, response: &mut Response<OriginBody>) {
+        let is_chunked = response.body().size_hint().exact().is_none();
+        let names = (self.wanted && is_chunked).then(|| trailer::announced(response.headers(), |_| false)).flatten();
+        hop::strip(response.headers_mut());
+        if let Some(names) = names {
+            response.headers_mut().insert(header::TRAILER, names);
+        }
+    }
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
@@ -97,7 +130,8 @@ impl Visit<'_> {
     /// The origin's own answer to this request.
     pub(super) fn passed(&self, response: Response<OriginBody>, why: &'static str) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
-        let mut response = response.map(Body::passed);
+        let trails = response.headers().contains_key(header::TRAILER);
+        let mut response = response.map(|body| Body::passed(body, trails));
         // As we speak, not as the origin does: in HTTP/1.0 half a body looks whole.
         *response.version_mut() = Version::HTTP_11;
         // After what caches behind us have said (RFC 9211 2).

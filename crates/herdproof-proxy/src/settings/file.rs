@@ -533,7 +533,9 @@ impl<'de> Deserialize<'de> for Protocol {
                 return Err(format!("{text:?} is not the name of a protocol; \"websocket\" would be one"));
             }
             if ["h2c", "h2", "http", "tls"].contains(&&*name) {
-                return Err(format!("{text:?} would let clients speak HTTP to the origin past every rule of the proxy"));
+                return Err(format!(
+                    "{text:?} would let clients speak HTTP to the origin past every rule of the proxy"
+                ));
             }
             Ok(Protocol(name))
         }))

@@ -162,11 +162,15 @@ pub(crate) async fn upgrade_smuggling(context: &Context, place: Place, findings:
     let world = context.world(&[]);
     let forged = "GET /shop/page-forged HTTP/1.1\r\nhost: shop.example\r\nx-forwarded-for: 6.6.6.6\r\n\r\n";
     let ask = |path: &str, connection: &str, more: &str| {
-        format!("GET {path} HTTP/1.1\r\nhost: shop.example\r\nconnection: {connection}\r\n{more}\r\n{forged}").into_bytes()
+        format!("GET {path} HTTP/1.1\r\nhost: shop.example\r\nconnection: {connection}\r\n{more}\r\n{forged}")
+            .into_bytes()
     };
     let cases = vec![
         ("refused", ask("/shop/page-1", "upgrade", "upgrade: websocket\r\n")),
-        ("refused with a status", ask("/shop/missing", "upgrade", "upgrade: websocket\r\nsec-websocket-version: 777\r\n")),
+        (
+            "refused with a status",
+            ask("/shop/missing", "upgrade", "upgrade: websocket\r\nsec-websocket-version: 777\r\n"),
+        ),
         ("h2c", ask("/live/socket", "upgrade, http2-settings", "upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n")),
         ("not in Connection", ask("/live/socket", "keep-alive", "upgrade: websocket\r\n")),
         ("with a length", ask("/live/socket", "upgrade", "upgrade: websocket\r\ncontent-length: 5\r\n")),

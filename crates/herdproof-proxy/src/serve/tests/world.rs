@@ -502,8 +502,14 @@ impl Origin {
                 read_until(&mut stream, &mut seen, |seen| (seen.len() >= length).then_some(length)).await?;
                 asked.body = seen.drain(..length).collect();
             } else {
-                let end = read_until(&mut stream, &mut seen, |seen| find(seen, b"0\r\n\r\n")).await?;
-                asked.body = seen.drain(..end + 5).collect();
+                let end = read_until(&mut stream, &mut seen, |seen| {
+                    let last = find(seen, b"\r\n0\r\n")
+                        .map(|last| last + 3)
+                        .or_else(|| seen.starts_with(b"0\r\n").then_some(1))?;
+                    Some(last + find(&seen[last..], b"\r\n\r\n")? + 4)
+                });
+                let end = end.await?;
+                asked.body = seen.drain(..end).collect();
             }
             let steps = {
                 let mut log = self.log.lock();
