@@ -18,7 +18,7 @@ use herdproof_proxy::{
     access::{AccessLog, CannotOpen},
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
-    settings::{LogFormat, LogTo, show_size, show_time},
+    settings::{Listen, LogFormat, LogTo, show_size, show_time},
     trouble::Watch,
 };
 
@@ -118,7 +118,7 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         what: format!("cannot open the access log {}", path.display()),
         error,
     })?;
-    let listener = Listener::bind(settings.listen, &settings.clients).map_err(|error| cannot_listen(&error))?;
+    let listener = Listener::bind_to(&settings.listen, &settings.clients).map_err(|error| cannot_listen(&error))?;
     let admin = settings.admin.map(|address| Admin::bind(address, settings.admin_anywhere)).transpose();
     let admin = admin.map_err(bad_admin)?;
     let demo = demo_origin(&env, &mut settings)?;
@@ -168,7 +168,11 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
 fn say_where(output: &Output, settings: &Settings, server: &Server, admin: Option<&Server>, is_demo: bool) {
     let Settings { origin, memory, .. } = settings;
     let kind = if is_demo { " (a fragile one, to try it with)" } else { "" };
-    output.say(format_args!("http://{} stands in front of {}{kind}", server.address(), origin.url));
+    let here = match server.place() {
+        Listen::Address(address) => format!("http://{address}"),
+        place @ Listen::Unix(_) => place.to_string(),
+    };
+    output.say(format_args!("{here} stands in front of {}{kind}", origin.url));
     let (limit, memory) = (origin.limit, show_size(*memory));
     output.say(format_args!("at most {limit} requests at a time reach it; {memory} of memory for responses"));
     if let Some(admin) = admin {
@@ -188,7 +192,7 @@ fn demo_origin(env: &Env, settings: &mut Settings) -> Result<Option<FragileOrigi
 }
 
 fn cannot_listen(error: &CannotListen) -> Failure {
-    Failure::Io { what: format!("cannot listen on {}", error.address), error: io::Error::other(error.why()) }
+    Failure::Io { what: format!("cannot listen on {}", error.place), error: io::Error::other(error.why()) }
 }
 
 fn bad_admin(error: BadAdmin) -> Failure {

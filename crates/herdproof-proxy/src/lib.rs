@@ -34,6 +34,7 @@ mod routes;
 mod serve;
 pub mod settings;
 mod store;
+mod stream;
 mod stripes;
 mod sync;
 mod table;

@@ -45,6 +45,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acceptor;
 mod connections;
 mod descriptors;
 mod lane;
@@ -75,11 +76,9 @@ use http::{Request, Response};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
-use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::{OwnedSemaphorePermit, oneshot},
-};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use acceptor::Acceptor;
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
 pub(crate) use lane::{Asked, Lane};
@@ -92,11 +91,10 @@ pub(crate) use tunnel::Tunnel;
 use crate::{
     metrics::Page,
     policy::client::is_in,
-    settings::{ClientSettings, Network},
+    settings::{ClientSettings, Listen, Network, OVER_UNIX},
+    stream::Stream,
 };
 
-/// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
-const BACKLOG: u32 = 32_767;
 /// What a connection may hold in its buffers: a head, and what was read of a body or is to be written of one.
 const BUFFER: usize = 128 << 10;
 /// After a failure to accept, because descriptors ran out, say.
@@ -110,8 +108,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// A bound socket that nobody is served on yet.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    socket: Acceptor,
+    place: Listen,
     settings: ClientSettings,
     trusted: Vec<Network>,
 }
@@ -120,7 +118,7 @@ pub struct Listener {
 #[derive(Debug)]
 pub struct Server {
     env: Env,
-    address: SocketAddr,
+    place: Listen,
     connections: Arc<Connections>,
     stop: Option<oneshot::Sender<()>>,
     accepting: Task<()>,
@@ -138,7 +136,7 @@ pub struct Stopped {
 #[derive(Debug)]
 pub struct CannotListen {
     /// Which.
-    pub address: SocketAddr,
+    pub place: Listen,
     /// What the operating system says.
     pub error: io::Error,
 }
@@ -150,22 +148,24 @@ impl Listener {
     ///
     /// Outside of a tokio runtime that has I/O enabled.
     pub fn bind(address: SocketAddr, settings: &ClientSettings) -> Result<Listener, CannotListen> {
-        let bound = || {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // A restart need not wait until the last connections of the one before are forgotten.
-            #[cfg(unix)]
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            let socket = socket.listen(BACKLOG)?;
-            let address = socket.local_addr()?;
-            Ok(Listener { socket, address, settings: settings.clone(), trusted: Vec::new() })
-        };
-        bound().map_err(|error| CannotListen { address, error })
+        Listener::bind_to(&address.into(), settings)
     }
 
-    /// Where it listens.
+    /// The same with a Unix socket, if that is the place. A file of one that nobody serves is replaced. It is removed when the server
+    /// stops or is dropped.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that has I/O enabled.
+    pub fn bind_to(place: &Listen, settings: &ClientSettings) -> Result<Listener, CannotListen> {
+        let (socket, place) = Acceptor::bind(place, settings.socket_mode)
+            .map_err(|error| CannotListen { place: place.clone(), error })?;
+        Ok(Listener { socket, place, settings: settings.clone(), trusted: Vec::new() })
+    }
+
+    /// Where it listens; for a Unix socket the address that stands for its clients.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        address(&self.place)
     }
 
     /// Trusts whoever connects from these networks: they are not counted by
@@ -208,6 +208,7 @@ impl Listener {
             max_head,
             half_close,
             proxy_protocol,
+            socket_mode: _,
         } = self.settings;
         let patience = Patience { head: head_timeout, idle, stall, rate: least_rate };
         let connections = Arc::new(Connections::new(max_connections, per_address, patience));
@@ -228,14 +229,19 @@ impl Listener {
         let (stop, stopped) = oneshot::channel();
         let accepting = env.spawn(door.accept(self.socket, stopped));
         let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
-        Server { env: env.clone(), address: self.address, connections, stop: Some(stop), accepting, looking }
+        Server { env: env.clone(), place: self.place, connections, stop: Some(stop), accepting, looking }
     }
 }
 
 impl Server {
-    /// Where it listens.
+    /// Where it listens; for a Unix socket the address that stands for its clients.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        address(&self.place)
+    }
+
+    /// Where it listens.
+    pub fn place(&self) -> &Listen {
+        &self.place
     }
 
     /// How many connections there are.
@@ -323,7 +329,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    async fn accept(self, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+    async fn accept(self, listener: Acceptor, mut stop: oneshot::Receiver<()>) {
         loop {
             let next = async {
                 let room = self.connections.room().await;
@@ -336,12 +342,11 @@ where
             }
         }
         // Closing the socket would reset those who wait in line, and they may have asked already.
-        let Ok(listener) = listener.into_std() else { return };
+        let Ok(listener) = listener.last() else { return };
         let mut failures = 0;
         while failures < LAST_FAILURES {
             match listener.accept() {
                 Ok((stream, address)) => {
-                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
                     if let Ok(stream) = stream {
                         self.admit(stream, address, None);
                     }
@@ -364,11 +369,11 @@ where
         }
     }
 
-    fn admit(&self, stream: TcpStream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
+    fn admit(&self, stream: Stream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
         let trusted = is_in(&self.trusted, address.ip());
         let Some(place) = self.connections.enter(&self.env, address, trusted, room) else { return };
         // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
-        stream.set_nodelay(true).ok();
+        stream.set_nodelay().ok();
         let (lane, serve) = (self.lane.clone(), self.serve.clone());
         if trusted && self.proxy_protocol {
             let (env, http) = (self.env.clone(), self.http.clone());
@@ -385,7 +390,7 @@ where
 }
 
 /// A trusted peer's connection, of which it is known whom it is for; nothing if it is over before that.
-async fn introduced(stream: TcpStream, mut place: Place) -> Option<(TcpStream, Place)> {
+async fn introduced(stream: Stream, mut place: Place) -> Option<(Stream, Place)> {
     let connection = Arc::clone(&place.connection);
     let source = {
         let mut header = pin!(proxy_header::take(&stream, &connection.pulse));
@@ -428,7 +433,7 @@ where
     fn new(
         env: &Env,
         http: &http1::Builder,
-        stream: TcpStream,
+        stream: Stream,
         place: Place,
         lane: Option<Arc<dyn Lane>>,
         serve: S,
@@ -520,18 +525,33 @@ async fn unless<F: Future>(stop: &mut oneshot::Receiver<()>, future: F) -> Optio
     .await
 }
 
+/// The address of a place; one that nobody has, if it has none.
+fn address(place: &Listen) -> SocketAddr {
+    match place {
+        Listen::Address(address) => *address,
+        Listen::Unix(_) => SocketAddr::new(OVER_UNIX, 0),
+    }
+}
+
 impl CannotListen {
     /// What is the matter, and what could be done about it.
     pub fn why(&self) -> String {
-        let CannotListen { address, error } = self;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
+        let CannotListen { place, error } = self;
+        match (place, error.kind()) {
+            (Listen::Address(address), io::ErrorKind::AddrInUse) => {
                 format!("another program has port {0}; `ss -ltnp 'sport = :{0}'` shows which", address.port())
             }
-            io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+            (Listen::Address(address), io::ErrorKind::PermissionDenied) if address.port() < 1024 => {
                 "ports below 1024 need a right that this process does not have; choose another".into()
             }
-            io::ErrorKind::AddrNotAvailable => "this machine does not have that address".into(),
+            (Listen::Address(_), io::ErrorKind::AddrNotAvailable) => "this machine does not have that address".into(),
+            (Listen::Unix(path), io::ErrorKind::AddrInUse) => {
+                format!("another program serves that socket; `ss -lxp src {}` shows which", path.display())
+            }
+            (Listen::Unix(_), io::ErrorKind::NotFound) => "the folder of that socket does not exist".into(),
+            (Listen::Unix(_), io::ErrorKind::PermissionDenied) => {
+                "this process may not write into the folder of that socket".into()
+            }
             _ => error.to_string(),
         }
     }
@@ -539,7 +559,7 @@ impl CannotListen {
 
 impl fmt::Display for CannotListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.why())
+        write!(f, "cannot listen on {}: {}", self.place, self.why())
     }
 }
 

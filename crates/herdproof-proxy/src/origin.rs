@@ -18,6 +18,7 @@ use std::{
     error::Error,
     fmt, io,
     num::NonZero,
+    path::PathBuf,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -49,7 +50,10 @@ use self::{
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
 };
-use crate::{policy::Terms, settings::OriginSettings};
+use crate::{
+    policy::Terms,
+    settings::{OriginSettings, UNIX, unix_path},
+};
 
 /// The one service behind the proxy; see the [module](self). Cheap to clone, and clones share.
 #[derive(Clone)]
@@ -208,8 +212,11 @@ impl Origin {
     ///
     /// If the origin has a name, and there is no runtime to look it up in.
     pub fn new(env: &Env, settings: &OriginSettings) -> Result<Origin, BadOrigin> {
-        let (host, port) = target(&settings.url)?;
-        Ok(Origin::at(env, settings, Names::new(env, &host, port, settings.resolve_every)))
+        let names = match target(&settings.url)? {
+            Target::Host(host, port) => Names::new(env, &host, port, settings.resolve_every),
+            Target::Unix(path) => Names::unix(path),
+        };
+        Ok(Origin::at(env, settings, names))
     }
 
     fn at(env: &Env, settings: &OriginSettings, names: Names) -> Origin {
@@ -700,9 +707,19 @@ fn check<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Result<(), B
     Ok(())
 }
 
-/// Host and port of an origin.
-fn target(url: &str) -> Result<(String, u16), BadOrigin> {
+/// Where an origin is.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Host(String, u16),
+    Unix(PathBuf),
+}
+
+fn target(url: &str) -> Result<Target, BadOrigin> {
     let bad = |why| BadOrigin { url: url.chars().take(200).collect(), why };
+    if let Some(path) = url.strip_prefix(UNIX) {
+        let path = unix_path(path).map_err(|_| bad("is not the path of a Unix socket, such as unix:/run/app.sock,"))?;
+        return Ok(Target::Unix(path));
+    }
     let uri: Uri = url.parse().map_err(|_| bad("is not a URL"))?;
     match uri.scheme_str() {
         Some("http") => {}
@@ -725,7 +742,7 @@ fn target(url: &str) -> Result<(String, u16), BadOrigin> {
             .filter(|port| *port > 0)
             .ok_or_else(|| bad("has a port that is not from 1 to 65535"))?,
     };
-    Ok((host.to_owned(), port))
+    Ok(Target::Host(host.to_owned(), port))
 }
 
 impl OriginError {

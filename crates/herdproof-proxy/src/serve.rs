@@ -62,7 +62,7 @@ use crate::{
         trailer,
     },
     routes::RouteTable,
-    settings::{Network, Settings},
+    settings::{Network, Settings, told},
     store::{Found, Store},
     who::Who,
     widen::Widening,
@@ -298,12 +298,13 @@ impl Core {
     fn caller(&self, client: &Client, headers: &HeaderMap) -> Caller {
         let (address, networks) = (client.address(), self.trusted_by(client));
         if !client::is_in(networks, address.ip()) {
-            return Caller { address, who: Who::of(address.ip()), trusted: false };
+            let who = Who::of(address.ip());
+            return Caller { address: (told(address.ip()), address.port()).into(), who, trusted: false };
         }
         let found = client::path(address.ip(), headers, networks).last().unwrap_or(address.ip());
         let is_peer = found == address.ip().to_canonical();
         // Of another than the peer nobody knows the port for certain.
-        let address = if is_peer { address } else { (found, 0).into() };
+        let address = if is_peer { (told(address.ip()), address.port()).into() } else { (told(found), 0).into() };
         Caller { address, who: Who::of(found), trusted: true }
     }
 

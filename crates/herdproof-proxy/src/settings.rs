@@ -30,6 +30,7 @@
 //! ```
 
 mod file;
+mod listen;
 mod mistake;
 mod network;
 #[cfg(test)]
@@ -41,6 +42,8 @@ use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 use http::HeaderName;
 
 use crate::policy::Route as Rules;
+pub use listen::{Listen, NotAPlace};
+pub(crate) use listen::{OVER_UNIX, UNIX, told, unix_path};
 pub use mistake::BadSettings;
 pub use network::{Network, NotANetwork};
 pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, parse_time, show_size, show_time};
@@ -49,7 +52,7 @@ pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, par
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Where clients are served.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where metrics and health are; nowhere, if there is none.
     pub admin: Option<SocketAddr>,
     /// Whether the admin address may be one that others can reach.
@@ -97,8 +100,10 @@ pub struct Settings {
 /// The service behind the proxy, and how it is dealt with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OriginSettings {
-    /// Such as `http://127.0.0.1:3000`.
+    /// Such as `http://127.0.0.1:3000`, or `unix:/run/app.sock`.
     pub url: String,
+    /// What it is told in `Host`; by default what the client asked for.
+    pub host: Option<String>,
     /// Requests at a time, to begin with: it adapts from there.
     pub limit: u32,
     /// Below this it does not adapt. By default a thirty-second of it where the origin is slow, and half of what it did
@@ -152,6 +157,8 @@ pub struct ClientSettings {
     /// Whether connections from trusted proxies begin with a [PROXY header](crate::listener::proxy_header), version 1 or 2. Those
     /// that do not are closed. Connections from elsewhere have none.
     pub proxy_protocol: bool,
+    /// Who may connect to a Unix socket, as the rights of its file.
+    pub socket_mode: u32,
 }
 
 /// How the bodies of requests are dealt with.
@@ -162,7 +169,7 @@ pub struct UploadSettings {
     pub buffer: u64,
 }
 
-/// Connections that speak another protocol after their first answer, as WebSockets do.
+/// Connections that speak another protocol after their first answer, such as `websocket`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradeSettings {
     /// The protocols that clients may ask for in `Upgrade`, in small letters. None of HTTP itself.
@@ -224,7 +231,7 @@ const LOCAL: [u8; 4] = [127, 0, 0, 1];
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            listen: (LOCAL, 8080).into(),
+            listen: Listen::Address((LOCAL, 8080).into()),
             admin: Some((LOCAL, 9090).into()),
             admin_anywhere: false,
             admin_hosts: Vec::new(),
@@ -253,6 +260,7 @@ impl Default for OriginSettings {
     fn default() -> OriginSettings {
         OriginSettings {
             url: String::new(),
+            host: None,
             limit: 256,
             limit_floor: None,
             probe: None,
@@ -282,6 +290,7 @@ impl Default for ClientSettings {
             max_head: 32 << 10,
             half_close: false,
             proxy_protocol: false,
+            socket_mode: 0o660,
         }
     }
 }

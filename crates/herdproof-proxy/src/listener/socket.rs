@@ -11,17 +11,14 @@ use std::{
 };
 
 use herdproof::{Env, env::Sleep};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     connections::Connection,
     lane::{Lane, Rest, Shortcut},
     strict::{Looked, Strict},
 };
-use crate::who::Who;
+use crate::{stream::Stream, who::Who};
 
 thread_local! {
     /// Where answers are written down before they go out.
@@ -40,7 +37,7 @@ const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 /// A client's socket, whose bytes its [`Connection`] hears of.
 pub(super) struct Socket {
     env: Env,
-    stream: TcpStream,
+    stream: Stream,
     connection: Arc<Connection>,
     shortcut: Shortcut,
     strict: Strict,
@@ -56,12 +53,7 @@ struct Lingering {
 }
 
 impl Socket {
-    pub(super) fn new(
-        env: &Env,
-        stream: TcpStream,
-        connection: Arc<Connection>,
-        lane: Option<Arc<dyn Lane>>,
-    ) -> Socket {
+    pub(super) fn new(env: &Env, stream: Stream, connection: Arc<Connection>, lane: Option<Arc<dyn Lane>>) -> Socket {
         Socket {
             env: env.clone(),
             stream,
@@ -253,7 +245,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if self.connection.is_unended() {
             // What is not whole must not look as if it were: the client gets an error instead of an end.
-            self.stream.set_zero_linger().ok();
+            self.stream.set_broken();
         }
     }
 }

@@ -20,6 +20,8 @@ mod sharing;
 mod stale;
 mod trailers;
 mod turned;
+#[cfg(unix)]
+mod unix;
 mod upgrades;
 mod uploads;
 mod world;

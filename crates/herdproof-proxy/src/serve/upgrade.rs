@@ -1,4 +1,4 @@
-//! Requests for another protocol on their connection (RFC 9110 7.8): WebSockets.
+//! Requests for another protocol on their connection (RFC 9110 7.8), such as `websocket`.
 //!
 //! A tunnel lasts as long as both sides like, and nobody in between knows what goes through it. So three things are decided before
 //! there is one:

@@ -28,7 +28,7 @@ use crate::{
         hop::{self, Forwarder},
         trailer, vary,
     },
-    settings::Route,
+    settings::{Route, told},
     store::{Found, Place},
     who::Who,
 };
@@ -194,7 +194,7 @@ impl Visit<'_> {
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
         let (peer, networks) = (self.client.address().ip(), core.trusted_by(self.client));
-        let mut through: Vec<_> = client::path(peer, &self.parts.headers, networks).collect();
+        let mut through: Vec<_> = client::path(peer, &self.parts.headers, networks).map(told).collect();
         // The last is the client.
         through.pop();
         let by = Forwarder {
@@ -207,7 +207,7 @@ impl Visit<'_> {
             name: &core.name,
         };
         hop::forward(&mut headers, &by);
-        if let Ok(authority) = HeaderValue::from_str(authority) {
+        if let Ok(authority) = HeaderValue::from_str(core.settings.origin.host.as_deref().unwrap_or(authority)) {
             headers.insert(header::HOST, authority);
         }
         headers

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, LogFormat, LogTo, Network, NotANetwork, OriginSettings, Route, Settings, parse_size,
-    parse_time, show_time,
+    BadSettings, ClientSettings, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace, OriginSettings,
+    Route, Settings, parse_size, parse_time, show_time,
 };
 use crate::policy::{self, Cookies};
 
@@ -18,7 +18,7 @@ const YEAR: u64 = 365 * DAY;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    listen: Option<Address>,
+    listen: Option<Place>,
     admin: Option<MaybeAddress>,
     admin_anywhere: Option<bool>,
     admin_hosts: Option<Vec<HostName>>,
@@ -41,6 +41,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Origin {
     url: Option<String>,
+    host: Option<Spanned<String>>,
     limit: Option<Number<1, 100_000>>,
     limit_floor: Option<Number<1, 100_000>>,
     probe: Option<Spanned<String>>,
@@ -79,6 +80,7 @@ struct Clients {
     max_head: Option<Spanned<Size>>,
     half_close: Option<bool>,
     proxy_protocol: Option<Spanned<bool>>,
+    socket_mode: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -172,7 +174,7 @@ fn set<T>(setting: &mut T, said: Option<impl Into<T>>) {
 impl File {
     fn into_settings(self) -> Result<Settings, Wrong> {
         let mut settings = Settings::default();
-        set(&mut settings.listen, self.listen.map(|address| address.0));
+        set(&mut settings.listen, self.listen.map(|place| place.0));
         set(&mut settings.admin, self.admin.map(|address| address.0));
         set(&mut settings.admin_anywhere, self.admin_anywhere);
         set(
@@ -239,6 +241,14 @@ impl File {
 impl Origin {
     fn set(self, origin: &mut OriginSettings) -> Result<(), Wrong> {
         set(&mut origin.url, self.url);
+        if let Some(host) = self.host {
+            let (span, host) = (host.span(), host.into_inner());
+            let is_host = host.parse::<http::uri::Authority>().is_ok() && !host.contains('@');
+            if !is_host {
+                return Err((span, format!("{host:?} is not a host; such as \"app.internal\" would be right")));
+            }
+            origin.host = Some(host);
+        }
         set(&mut origin.limit, self.limit);
         set(&mut origin.limit_floor, self.limit_floor.map(|floor| Some(floor.0)));
         if let Some(probe) = self.probe {
@@ -291,6 +301,13 @@ impl Clients {
         set(&mut clients.least_rate, self.least_rate);
         set(&mut clients.half_close, self.half_close);
         set(&mut clients.proxy_protocol, self.proxy_protocol.map(Spanned::into_inner));
+        if let Some(mode) = self.socket_mode {
+            let (span, mode) = (mode.span(), mode.into_inner());
+            let is_octal = mode.len() <= 4 && mode.bytes().all(|byte| byte.is_ascii_digit());
+            let bits = u32::from_str_radix(&mode, 8).ok().filter(|bits| is_octal && *bits <= 0o777);
+            let problem = || (span, format!("{mode:?} are not the rights of a file; such as \"660\" would be right"));
+            clients.socket_mode = bits.ok_or_else(problem)?;
+        }
         if let Some(size) = self.max_head {
             let (span, Size(size)) = (size.span(), size.into_inner());
             let fits = usize::try_from(size).ok().filter(|size| (1 << 10..=1 << 20).contains(size));
@@ -375,7 +392,7 @@ struct Number<const LEAST: u32, const MOST: u32>(u32);
 /// A size in bytes.
 struct Size(u64);
 
-struct Address(SocketAddr);
+struct Place(Listen);
 
 /// A range of addresses.
 struct Range(Network);
@@ -490,9 +507,11 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-impl<'de> Deserialize<'de> for Address {
+impl<'de> Deserialize<'de> for Place {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| address(text).map(Address)))
+        from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| {
+            text.parse().map(Place).map_err(|error: NotAPlace| error.to_string())
+        }))
     }
 }
 

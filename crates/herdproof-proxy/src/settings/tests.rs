@@ -9,12 +9,13 @@ admin = "off"
 admin_anywhere = true
 admin_hosts = ["Proxy.internal"]
 identity_headers = ["X-Tenant-User"]
-trusted_proxies = ["10.0.0.0/8", "::1"]
+trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
 drain = "5s"
 warm_up = "1m"
 
 [origin]
 url = "http://origin:3000"
+host = "app.internal:81"
 limit = 64
 limit_floor = 4
 probe = "/healthz"
@@ -47,6 +48,7 @@ least_rate = 100
 max_head = "16KiB"
 half_close = true
 proxy_protocol = true
+socket_mode = "600"
 
 [uploads]
 buffer = "8MiB"
@@ -84,14 +86,15 @@ fn everything_that_can_be_said_is_heard() {
     let settings = Settings::parse(ALL).unwrap_or_else(|wrong| panic!("{wrong}"));
     let rules = Rules { jitter: 0.2, early: false, ..Rules::default() };
     let expected = Settings {
-        listen: ([0; 4], 80).into(),
+        listen: Listen::Address(([0; 4], 80).into()),
         admin: None,
         admin_anywhere: true,
         admin_hosts: vec!["proxy.internal".into()],
         identity_headers: vec!["x-tenant-user".parse().unwrap()],
-        trusted_proxies: ["10.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec(),
+        trusted_proxies: ["10.0.0.0/8", "::1", "unix"].map(|network| network.parse().unwrap()).to_vec(),
         origin: OriginSettings {
             url: "http://origin:3000".into(),
+            host: Some("app.internal:81".into()),
             limit: 64,
             limit_floor: Some(4),
             probe: Some("/healthz".into()),
@@ -135,6 +138,7 @@ fn everything_that_can_be_said_is_heard() {
             max_head: 16 << 10,
             half_close: true,
             proxy_protocol: true,
+            socket_mode: 0o600,
         },
         uploads: UploadSettings { buffer: 8 << 20 },
         upgrades: UpgradeSettings { protocols: vec!["websocket".into(), "x-live".into()], most: 10, idle: secs(300) },
@@ -183,6 +187,10 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "lisen = \"127.0.0.1:80\"",
         "listen = \"localhost\"",
         "listen = 8080",
+        "listen = \"unix:run.sock\"",
+        "[clients]\nsocket_mode = \"rw\"",
+        "[clients]\nsocket_mode = \"7777\"",
+        "[origin]\nhost = \"http://app\"",
         "trusted_proxies = \"10.0.0.0/8\"",
         "trusted_proxies = [\n\"10.0.0.0/8\",\n\"10.0.0.0/33\",\n]",
         "trusted_proxies = [\"10.0.0.1/8\"]",
