@@ -11,6 +11,7 @@
 //! A hit is decided by comparing integers, and nothing is allocated but what the response's head takes. Everything else is
 //! kept out of the hit's way in boxes of its own.
 
+mod fallback;
 mod miss;
 mod pass;
 mod quick;
@@ -232,6 +233,7 @@ impl Proxy {
                     trailers,
                     present,
                 };
+                let upgrades = upgrade.is_some();
                 let served = match (class.way(), upgrade) {
                     (_, Some(protocol)) => Box::pin(core.upgrade(&visit, protocol)).await,
                     // What is not in the key must not choose what others get.
@@ -250,7 +252,7 @@ impl Proxy {
                     (Way::Pass(why), None) => Box::pin(core.pass_with(&visit, why.name(), body)).await,
                     (Way::Share | Way::Alone, None) => Box::pin(core.pass_with(&visit, "route", body)).await,
                 };
-                (key.hash(), served)
+                (key.hash(), if upgrades { served } else { visit.or_fallback(served) })
             }
         };
         core.record(parts, (client, caller), arrived, key, served)

@@ -29,6 +29,7 @@
 //! # Ok::<(), herdproof_proxy::settings::BadSettings>(())
 //! ```
 
+mod fallback;
 mod file;
 mod listen;
 mod mistake;
@@ -37,11 +38,12 @@ mod network;
 mod tests;
 mod units;
 
-use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use http::HeaderName;
 
 use crate::policy::Route as Rules;
+pub use fallback::Fallback;
 pub use listen::{Listen, NotAPlace};
 pub(crate) use listen::{OVER_UNIX, UNIX, told, unix_path};
 pub use mistake::BadSettings;
@@ -220,6 +222,8 @@ pub struct Route {
     pub share: bool,
     /// How long they may be used, and by whom.
     pub rules: Rules,
+    /// What is answered instead of an error, if the origin fails or is not asked and nothing is kept that may be served.
+    pub fallback: Option<Arc<Fallback>>,
 }
 
 const fn secs(secs: u64) -> Duration {

@@ -81,6 +81,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(BOTH failing::failing_herd, "a herd of 200 at a URL that fails"),
     attack!(BOTH failing::broken_body_herd, "a herd of 50 at a page whose body breaks off"),
     attack!(BOTH failing::cpdos_statuses, "a header that makes the origin answer 400, 413, 431 or 501, labelled as cacheable"),
+    attack!(BOTH failing::fallback_for_others, "a header that the origin chokes on, where failures are answered with a default"),
     attack!(APART failing::os_error_text, "reading what the proxy says while the origin is down"),
     attack!(BOTH learned::learned_private_by_404, "unlabelled 404s beside a page"),
     attack!(BOTH learned::learned_private_by_neighbours, "private pages beside a page"),

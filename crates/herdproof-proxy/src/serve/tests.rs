@@ -9,6 +9,7 @@ mod clients;
 mod deception;
 mod failing;
 mod fair;
+mod fallbacks;
 mod herds;
 mod insisting;
 mod memory;

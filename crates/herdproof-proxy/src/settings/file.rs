@@ -1,14 +1,14 @@
 //! `herdproof.toml`.
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use http::{HeaderName, header};
 use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace, OriginSettings,
-    Route, Settings, parse_size, parse_time, show_time,
+    BadSettings, ClientSettings, Fallback, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace, OriginSettings,
+    Route, Settings, fallback::Said, parse_size, parse_time, show_time,
 };
 use crate::policy::{self, Cookies};
 
@@ -131,6 +131,7 @@ struct Rules {
 struct RouteTable {
     prefix: Spanned<String>,
     share: Option<bool>,
+    fallback: Option<Spanned<FallbackTable>>,
     ttl: Option<Time<0, YEAR>>,
     grace: Option<Time<0, YEAR>>,
     if_error: Option<Time<0, YEAR>>,
@@ -139,6 +140,15 @@ struct RouteTable {
     obey_clients: Option<bool>,
     jitter: Option<Spanned<f64>>,
     early: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FallbackTable {
+    status: Option<Number<200, 599>>,
+    body: Option<String>,
+    file: Option<String>,
+    content_type: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -154,11 +164,12 @@ impl Settings {
         Settings::parse_file("herdproof.toml", text)
     }
 
-    /// The same, from a file of this name.
+    /// The same, from a file of this name. Other files that it names are looked for beside it, and read.
     pub fn parse_file(name: &str, text: &str) -> Result<Settings, BadSettings> {
         let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
         let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
-        file.into_settings().map_err(wrong)
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        file.into_settings(folder).map_err(wrong)
     }
 }
 
@@ -172,7 +183,7 @@ fn set<T>(setting: &mut T, said: Option<impl Into<T>>) {
 }
 
 impl File {
-    fn into_settings(self) -> Result<Settings, Wrong> {
+    fn into_settings(self, folder: &Path) -> Result<Settings, Wrong> {
         let mut settings = Settings::default();
         set(&mut settings.listen, self.listen.map(|place| place.0));
         set(&mut settings.admin, self.admin.map(|address| address.0));
@@ -228,7 +239,7 @@ impl File {
         }
         for route in self.route {
             let span = route.span();
-            let route = route.into_inner().route(&settings.rules)?;
+            let route = route.into_inner().route(&settings.rules, folder)?;
             if settings.routes.iter().any(|other| other.prefix == route.prefix) {
                 return Err((span, format!("there is a route for {:?} already", route.prefix)));
             }
@@ -340,7 +351,7 @@ fn share(number: &Spanned<f64>, most: f64) -> Result<f64, Wrong> {
 
 impl RouteTable {
     /// What it does not say is as for every path.
-    fn route(self, all: &policy::Route) -> Result<Route, Wrong> {
+    fn route(self, all: &policy::Route, folder: &Path) -> Result<Route, Wrong> {
         let (span, prefix) = (self.prefix.span(), self.prefix.into_inner());
         if !prefix.starts_with('/') {
             return Err((span, format!("{prefix:?} does not begin with a slash; {:?} would", format!("/{prefix}"))));
@@ -348,11 +359,16 @@ impl RouteTable {
         if prefix.contains(['?', '#']) {
             return Err((span, "a prefix is of paths, without what follows a `?`".into()));
         }
+        let fallback = self.fallback.map(|fallback| {
+            let (span, FallbackTable { status, body, file, content_type }) = (fallback.span(), fallback.into_inner());
+            let said = Said { status: status.map(|Number(status)| status), body, file, content_type };
+            Fallback::new(said, folder).map(Arc::new).map_err(|problem| (span, problem))
+        });
         let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
             self;
         let mut rules = all.clone();
         Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
-        Ok(Route { prefix, share: share.unwrap_or(true), rules })
+        Ok(Route { prefix, share: share.unwrap_or(true), rules, fallback: fallback.transpose()? })
     }
 }
 

@@ -73,6 +73,7 @@ grace = "1h"
 cookies = "ignore"
 ttl = "10s"
 share = false
+fallback = { status = 503, body = "[]", content_type = "application/json" }
 
 [[route]]
 prefix = "/static/"
@@ -121,11 +122,17 @@ fn everything_that_can_be_said_is_heard() {
                 prefix: "/api".into(),
                 share: false,
                 rules: Rules { grace: secs(3600), ttl: Some(secs(10)), cookies: Cookies::Ignore, ..rules.clone() },
+                fallback: Some(Arc::new(Fallback {
+                    status: http::StatusCode::SERVICE_UNAVAILABLE,
+                    content_type: "application/json".parse().unwrap(),
+                    body: "[]".into(),
+                })),
             },
             Route {
                 prefix: "/static/".into(),
                 share: true,
                 rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: true, ..rules },
+                fallback: None,
             },
         ],
         clients: ClientSettings {
@@ -223,6 +230,11 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[route]]\ngrace = \"1h\"",
         "[[route]]\nprefix = \"/a\"\n[[route]]\nprefix = \"/a\"",
         "[[route]]\nprefix = \"/a\"\ncookies = \"ignored\"",
+        "[[route]]\nprefix = \"/a\"\nfallback = { status = 200 }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { status = 304, body = \"\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { body = \"\", file = \"a.html\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { file = \"nowhere/a.html\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { boddy = \"\" }",
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",
