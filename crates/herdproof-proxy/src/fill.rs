@@ -38,6 +38,7 @@ use parking_lot::Mutex;
 use pump::{Audience, Over, Pump};
 
 use crate::{
+    compress::{self, Coming},
     failing::{By, Ended, Known, Next, Own as OwnRequest, Start},
     head::block,
     key::Key,
@@ -246,6 +247,10 @@ pub(crate) async fn fill(
         core.revalidated(&job, (prior, since), head.headers, &times, landing);
         return Ok(());
     }
+    // Said of every form, whether or not this one is compressed.
+    let may_compress = !job.route.compress.is_empty()
+        && compress::may(head.status, &head.headers, body.size_hint().exact())
+        && compress::varies(&mut head.headers);
     let draws = core.draws(job.prior.as_deref());
     let Judged { terms, life, verdict } =
         judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
@@ -297,11 +302,17 @@ pub(crate) async fn fill(
         _ => {
             core.learn(&job, head.status, verdict);
             hop::keep(&mut head.headers, times.wall);
+            let for_all = may_compress && verdict.shares() && verdict.stores();
+            let turn = if for_all && compress::takes(&job.headers) { core.press.turn() } else { None };
+            if turn.is_some() {
+                compress::code(&mut head.headers);
+            }
             let head = block(head.status, &head.headers);
             let (log, writer) = Log::new(&core.memory);
-            let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
-            let arrival = Arrival { core: &core, job: &job, terms, verdict, object, since };
-            arrival.land(landing, writer, body).await;
+            let said = len.filter(|_| turn.is_none());
+            let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, said)));
+            let arrival = Arrival { core: &core, job: &job, terms, verdict, object, len, since };
+            arrival.land(landing, writer, Coming::new(body, turn)).await;
         }
     }
     Ok(())
@@ -397,12 +408,14 @@ struct Arrival<'a> {
     terms: Terms,
     verdict: Verdict,
     object: Arc<Object>,
+    /// How long it is as the origin sends it, if that is known.
+    len: Option<u64>,
     /// What was kept when it was asked for.
     since: Snapshot,
 }
 
 impl Arrival<'_> {
-    async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
+    async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: Coming<OriginBody>) {
         let (core, job) = (self.core, self.job);
         let variant = job.variant(&self.terms);
         let place = core.place(job, &self.terms, self.verdict);
@@ -473,7 +486,7 @@ impl Arrival<'_> {
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
-    async fn receive(&self, writer: Writer, body: OriginBody) -> (Over, Option<(Vec<Bytes>, Arc<Footprint>)>) {
+    async fn receive(&self, writer: Writer, body: Coming<OriginBody>) -> (Over, Option<(Vec<Bytes>, Arc<Footprint>)>) {
         let mut body = Box::pin(body);
         let core = self.core;
         let mut pump = Pump::new(&core.env, &writer, core.max_object, self.audience()).at(&core.origin);
@@ -485,7 +498,7 @@ impl Arrival<'_> {
 
     fn audience(&self) -> Audience {
         let is_for_the_store = self.job.kind == Kind::Refresh && self.verdict.stores();
-        if is_for_the_store { Audience::Store } else { Audience::Aboard(self.object.len()) }
+        if is_for_the_store { Audience::Store } else { Audience::Aboard(self.len) }
     }
 }
 
@@ -650,6 +663,9 @@ impl Core {
     ) {
         let kept = prior.head().headers();
         hop::strip(&mut said);
+        if !job.route.compress.is_empty() {
+            compress::freshen(&kept, &mut said);
+        }
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
             self.store.remove(job.place.key(), prior);

@@ -17,6 +17,7 @@ pub mod access;
 pub mod admin;
 mod body;
 mod cache_status;
+mod compress;
 mod deliver;
 pub mod failing;
 mod fill;

@@ -50,7 +50,13 @@ struct Entry {
 
 impl RouteTable {
     pub(crate) fn new(settings: &Settings) -> RouteTable {
-        let all = Route { prefix: "/".into(), share: true, rules: settings.rules.clone(), fallback: None };
+        let all = Route {
+            prefix: "/".into(),
+            share: true,
+            rules: settings.rules.clone(),
+            fallback: None,
+            compress: Vec::new(),
+        };
         let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
         routes.sort_by_key(|route| Reverse(route.prefix.len()));
         let strictest = Arc::new(strictest(&routes[0], routes.iter().skip(1)));
@@ -100,6 +106,7 @@ fn strictest<'a>(one: &Route, others: impl Iterator<Item = &'a Route>) -> Route 
         rules: one.rules.strictest(&other.rules),
         // What one of them would not answer is not answered.
         fallback: one.fallback.filter(|fallback| other.fallback.as_ref() == Some(fallback)),
+        compress: one.compress.into_iter().filter(|coding| other.compress.contains(coding)).collect(),
     })
 }
 

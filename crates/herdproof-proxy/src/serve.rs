@@ -48,6 +48,7 @@ use crate::{
     access::{AccessLog, Outcome},
     body::Body,
     cache_status::HIT,
+    compress::{self, Press},
     failing::Failing,
     fill::{Kind, Landed, fill},
     key::{Key, KeyRef, Keyer, Scheme},
@@ -90,6 +91,7 @@ pub(crate) struct Core {
     pub(crate) memory: Arc<BodyMemory>,
     uploads: Uploads,
     upgrades: Upgrades,
+    pub(crate) press: Press,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -138,6 +140,7 @@ impl Proxy {
             memory: BodyMemory::new(env, settings.in_flight),
             uploads,
             upgrades: Upgrades::new(settings.upgrades.most),
+            press: Press::new(env),
             max_object,
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),
@@ -187,6 +190,9 @@ impl Proxy {
             trailers.announced = trailer::announced(&parts.headers, |name| hop::is_for_proxies(name, &core.identity));
         }
         let route = core.routes.of(parts.uri.path());
+        if !route.compress.is_empty() {
+            compress::ask_for(&mut parts.headers);
+        }
         let mut class = classify(&parts.method, &parts.headers, &route.rules);
         let caller = core.caller(client, &parts.headers);
         if caller.trusted && core.identity.is_said(&parts.headers) {

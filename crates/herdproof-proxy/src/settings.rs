@@ -224,6 +224,15 @@ pub struct Route {
     pub rules: Rules,
     /// What is answered instead of an error, if the origin fails or is not asked and nothing is kept that may be served.
     pub fallback: Option<Arc<Fallback>>,
+    /// Into what pages are compressed that are kept for all, if clients take it; into nothing, if this is empty.
+    pub compress: Vec<Coding>,
+}
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// What every browser takes.
+    Gzip,
 }
 
 const fn secs(secs: u64) -> Duration {

@@ -94,6 +94,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(BOTH flood::connection_flood_300, "300 connections, each asking for something slow without end"),
     attack!(APART flood::upgrade_flood, "as many WebSockets as one address gets, silent and talking, opened again and again"),
     attack!(BOTH flood::cache_busting, "50/s, each with a query of its own"),
+    attack!(BOTH flood::compress_flood, "50/s for pages of 100 KB that are compressed, each with a query of its own"),
     attack!(BOTH flood::vary_explosion, "50/s, each with a User-Agent of its own, at a page that varies by it"),
     attack!(BOTH flood::range_abuse, "50/s, each for hundreds of overlapping ranges"),
     attack!(APART flood::shedding_origin, "twice as many requests as an origin bears that sheds by fast 503s"),

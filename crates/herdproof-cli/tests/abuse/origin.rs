@@ -391,6 +391,10 @@ impl Plan {
                 Plan::text(200, "no-store", format!("for {user}\n"))
             }
             "socket" if field(head, "upgrade").is_some_and(|name| name == "websocket") => Plan::Switch,
+            "text" => {
+                let fields = "cache-control: max-age=60\r\ncontent-type: text/html\r\n".into();
+                Plan::with(200, fields, format!("line {target}\n").repeat(4_000).into_bytes())
+            }
             "missing" => Plan::text(404, "", "there is no such page\n".into()),
             "reset" => Plan::Reset,
             "fails" => {

@@ -118,6 +118,13 @@ impl Proxy {
                 "Requests for an upgrade that were refused because too many connections are upgraded.",
                 upgrades.refused,
             );
+            let (compressed, skipped) = core.press.counts();
+            page.counter("herdproof_compressed_total", "Responses that were compressed, once each.", compressed);
+            page.counter(
+                "herdproof_compress_skipped_total",
+                "Responses that were kept as they came because too much was being compressed.",
+                skipped,
+            );
             page.gauge("herdproof_fills", "Fills under way.", flights.in_air as f64);
             page.gauge(
                 "herdproof_private_requests",

@@ -6,6 +6,7 @@
 mod chance;
 mod changes;
 mod clients;
+mod compress;
 mod deception;
 mod failing;
 mod fair;

@@ -15,6 +15,7 @@ use crate::{
     access::Outcome,
     body::Body,
     cache_status::{CACHE_STATUS, cache_status},
+    compress,
     deliver::{self, deliver},
     failing::By,
     fill::{Job, Kind},
@@ -161,7 +162,12 @@ impl Visit<'_> {
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
         match prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
+            Some(prior) => {
+                condition::ask(&mut headers, &prior.head().headers());
+                if !self.route.compress.is_empty() {
+                    compress::ask_whether(&mut headers);
+                }
+            }
             None => condition::clear(&mut headers),
         }
         let key = self.key.to_key();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, de::Visitor};
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, Fallback, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace, OriginSettings,
-    Route, Settings, fallback::Said, parse_size, parse_time, show_time,
+    BadSettings, ClientSettings, Coding, Fallback, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace,
+    OriginSettings, Route, Settings, fallback::Said, parse_size, parse_time, show_time,
 };
 use crate::policy::{self, Cookies};
 
@@ -132,6 +132,7 @@ struct RouteTable {
     prefix: Spanned<String>,
     share: Option<bool>,
     fallback: Option<Spanned<FallbackTable>>,
+    compress: Option<Vec<CodingWord>>,
     ttl: Option<Time<0, YEAR>>,
     grace: Option<Time<0, YEAR>>,
     if_error: Option<Time<0, YEAR>>,
@@ -364,11 +365,12 @@ impl RouteTable {
             let said = Said { status: status.map(|Number(status)| status), body, file, content_type };
             Fallback::new(said, folder).map(Arc::new).map_err(|problem| (span, problem))
         });
+        let compress = self.compress.unwrap_or_default().into_iter().map(|CodingWord(coding)| coding).collect();
         let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
             self;
         let mut rules = all.clone();
         Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
-        Ok(Route { prefix, share: share.unwrap_or(true), rules, fallback: fallback.transpose()? })
+        Ok(Route { prefix, share: share.unwrap_or(true), rules, fallback: fallback.transpose()?, compress })
     }
 }
 
@@ -421,6 +423,9 @@ struct FieldName(HeaderName);
 
 /// The name of a protocol that a connection may be upgraded to, in small letters.
 struct Protocol(String);
+
+/// A content coding that can be made here.
+struct CodingWord(Coding);
 
 /// Fields without which no request is understood, so that none of them says who the user is.
 const NEEDED: [HeaderName; 5] =
@@ -556,6 +561,15 @@ impl<'de> Deserialize<'de> for FieldName {
         from.deserialize_any(Word("the name of a field such as \"X-Tenant-User\"", |text: &str| {
             let name = text.parse().ok().filter(|name| !NEEDED.contains(name)).map(FieldName);
             name.ok_or_else(|| format!("{text:?} is not a field that could say who the user is"))
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for CodingWord {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a coding such as \"gzip\"", |text: &str| match text {
+            "gzip" => Ok(CodingWord(Coding::Gzip)),
+            _ => Err(format!("{text:?} cannot be made here; \"gzip\" can")),
         }))
     }
 }

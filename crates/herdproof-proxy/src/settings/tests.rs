@@ -74,6 +74,7 @@ cookies = "ignore"
 ttl = "10s"
 share = false
 fallback = { status = 503, body = "[]", content_type = "application/json" }
+compress = ["gzip"]
 
 [[route]]
 prefix = "/static/"
@@ -127,12 +128,14 @@ fn everything_that_can_be_said_is_heard() {
                     content_type: "application/json".parse().unwrap(),
                     body: "[]".into(),
                 })),
+                compress: vec![Coding::Gzip],
             },
             Route {
                 prefix: "/static/".into(),
                 share: true,
                 rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: true, ..rules },
                 fallback: None,
+                compress: Vec::new(),
             },
         ],
         clients: ClientSettings {
@@ -235,6 +238,7 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[route]]\nprefix = \"/a\"\nfallback = { body = \"\", file = \"a.html\" }",
         "[[route]]\nprefix = \"/a\"\nfallback = { file = \"nowhere/a.html\" }",
         "[[route]]\nprefix = \"/a\"\nfallback = { boddy = \"\" }",
+        "[[route]]\nprefix = \"/a\"\ncompress = [\"br\"]",
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",

@@ -59,6 +59,38 @@ async fn cancel(to: SocketAddr, number: Arc<AtomicUsize>) {
     }
 }
 
+pub(crate) async fn compress_flood(context: &Context, place: Place, findings: &mut Findings) {
+    let world = context.configured("[[route]]\nprefix = \"/\"\ncompress = [\"gzip\"]\n", &[]);
+    let codings = ["gzip", "gzip, deflate, br, zstd", "*", "br;q=0.1, gzip"];
+    let large = |number: usize| {
+        Request::get(format!("/shop/text-{number}?{number}")).with("accept-encoding", codings[number % codings.len()])
+    };
+    let lasts = context.lasts();
+    let good = use_it(context, &world, &place.addresses(), lasts);
+    let (_, fared) = tokio::join!(spam(&world, 50.0, lasts, large), good);
+    judge(findings, "", &fared, 1);
+    let from = place.addresses()[0];
+    for coding in codings {
+        ask(from, world.proxy.at, &Request::get("/shop/text-once").with("accept-encoding", coding)).await;
+    }
+    findings.at_most(
+        "",
+        "origin requests for one page, asked for in four ways",
+        world.origin.asked_for("/shop/text-once"),
+        1,
+    );
+    let own = Request::get("/account/private-orders").with("accept-encoding", "gzip").with("cookie", "user=ann");
+    let head = ask(from, world.proxy.at, &own).await.head;
+    let is_plain = !head.to_ascii_lowercase().contains("content-encoding");
+    findings.check(
+        "",
+        "a page for one client",
+        if is_plain { "as it came" } else { "compressed" },
+        "as it came",
+        is_plain,
+    );
+}
+
 pub(crate) async fn upgrade_flood(context: &Context, place: Place, findings: &mut Findings) {
     let (most, attackers) = context.pick((400, 600), (40, 60));
     let world = context.configured(&format!("[upgrades]\nmost = {most}\n"), &["--limit", "16"]);

@@ -14,7 +14,13 @@ fn empty_list(settings: &mut Settings) {
     let fallback =
         Fallback { status: http::StatusCode::OK, content_type: "application/json".parse().unwrap(), body: "[]".into() };
     let rules = settings.rules.clone();
-    settings.routes = vec![Route { prefix: "/list".into(), share: true, rules, fallback: Some(Arc::new(fallback)) }];
+    settings.routes = vec![Route {
+        prefix: "/list".into(),
+        share: true,
+        rules,
+        fallback: Some(Arc::new(fallback)),
+        compress: Vec::new(),
+    }];
 }
 
 fn fails(asked: &Asked) -> Vec<Step> {
