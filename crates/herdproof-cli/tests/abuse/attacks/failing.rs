@@ -38,9 +38,9 @@ pub(crate) async fn fallback_for_others(context: &Context, place: Place, finding
         let path = next_herd(Duration::from_secs_f64(number as f64 / rate));
         Request::get(path).with("x-evil", "500")
     };
-    let lasts = context.lasts();
+    let (lasts, addresses) = (context.lasts(), place.addresses());
     let attack = spam(&world, rate, lasts, poison);
-    let (answers, fared) = tokio::join!(attack, use_it(context, &world, &place.addresses(), lasts));
+    let (answers, fared) = tokio::join!(attack, use_it(context, &world, &addresses, lasts));
     judge(findings, "", &fared, 1);
     let got = answers.iter().filter(|answer| answer.status == Ok(599)).count();
     findings.check("", "defaults that the attacker got", got, "more than 0", got > 0);

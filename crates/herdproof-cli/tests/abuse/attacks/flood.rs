@@ -65,11 +65,11 @@ pub(crate) async fn compress_flood(context: &Context, place: Place, findings: &m
     let large = |number: usize| {
         Request::get(format!("/shop/text-{number}?{number}")).with("accept-encoding", codings[number % codings.len()])
     };
-    let lasts = context.lasts();
-    let good = use_it(context, &world, &place.addresses(), lasts);
+    let (lasts, addresses) = (context.lasts(), place.addresses());
+    let good = use_it(context, &world, &addresses, lasts);
     let (_, fared) = tokio::join!(spam(&world, 50.0, lasts, large), good);
     judge(findings, "", &fared, 1);
-    let from = place.addresses()[0];
+    let from = addresses[0];
     for coding in codings {
         ask(from, world.proxy.at, &Request::get("/shop/text-once").with("accept-encoding", coding)).await;
     }
@@ -99,12 +99,12 @@ pub(crate) async fn upgrade_flood(context: &Context, place: Place, findings: &mu
     for number in 0..attackers {
         flood.spawn(hold_socket(world.proxy.at, number, Arc::clone(&open)));
     }
-    let lasts = context.lasts();
-    let good = use_it(context, &world, &place.addresses(), lasts);
+    let (lasts, addresses) = (context.lasts(), place.addresses());
+    let good = use_it(context, &world, &addresses, lasts);
     let sockets = async {
         sleep(lasts / 2).await;
         let mut granted = 0;
-        for from in &place.addresses()[..10] {
+        for from in &addresses[..10] {
             granted += usize::from(open_socket(*from, world.proxy.at).await.is_some());
         }
         (granted, open.load(Relaxed))
