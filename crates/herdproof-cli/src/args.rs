@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use herdproof_proxy::settings::{NotAnAddress, parse_address, parse_size, parse_time};
+use herdproof_proxy::settings::{Listen, NotAnAddress, parse_address, parse_size, parse_time};
 
 use number::{seed, whole};
 
@@ -91,9 +91,9 @@ pub(crate) struct ProxyArgs {
         help = "The service behind, such as http://127.0.0.1:3000; `demo` starts a fragile one here"
     )]
     pub(crate) origin: Option<String>,
-    /// Where clients are served [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    pub(crate) listen: Option<SocketAddr>,
+    /// Where clients are served, such as `unix:/run/herdproof.sock` [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<Listen>,
     /// Where metrics and health are, or `off` [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
     pub(crate) admin: Option<AdminAddress>,

@@ -19,7 +19,7 @@ use herdproof_proxy::{
     admin::{Admin, BadAdmin, Readiness},
     listener::{CannotListen, Stopped, raise_descriptors},
     policy::Route as Rules,
-    settings::{LogFormat, LogTo, show_size, show_time},
+    settings::{Listen, LogFormat, LogTo, show_size, show_time},
     trouble::Watch,
 };
 
@@ -109,9 +109,14 @@ fn set<T>(setting: &mut T, said: Option<T>) {
 /// Raises the limit of open files, or accepts fewer clients.
 fn make_room(output: &Output, settings: &mut Settings) {
     let asked = settings.clients.max_connections;
+    let upgrades = if settings.upgrades.protocols.is_empty() { 0 } else { u64::from(settings.upgrades.most) };
     let others = u64::from(settings.origin.limit) + u64::from(settings.origin.max_idle) + SPARE;
-    let room = raise_descriptors(u64::from(asked) + others).saturating_sub(others).max(1);
-    if room < u64::from(asked) {
+    let room = raise_descriptors(u64::from(asked) + upgrades + others).saturating_sub(others).max(1);
+    if room < u64::from(asked) + upgrades {
+        // One that is upgraded takes two. Without one for its other end no connection to the origin could be made, for anybody.
+        let upgrades = upgrades.min(room / 4);
+        let room = (room - upgrades).min(u64::from(asked));
+        settings.upgrades.most = u32::try_from(upgrades).unwrap_or(u32::MAX);
         settings.clients.max_connections = u32::try_from(room).unwrap_or(u32::MAX);
         output.note(format_args!(
             "the limit of open files has room for {room} client connections, not {asked}; `ulimit -Hn` shows it"
@@ -126,7 +131,7 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
         what: format!("cannot open the access log {}", path.display()),
         error,
     })?;
-    let listener = Listener::bind(settings.listen, &settings.clients).map_err(|error| cannot_listen(&error))?;
+    let listener = Listener::bind_to(&settings.listen, &settings.clients).map_err(|error| cannot_listen(&error))?;
     let admin = settings.admin.map(|address| Admin::bind(address, settings.admin_anywhere)).transpose();
     let admin = admin.map_err(bad_admin)?;
     let demo = demo_origin(&env, &mut settings)?;
@@ -176,7 +181,11 @@ async fn serve(output: &Output, mut settings: Settings) -> Done {
 fn say_where(output: &Output, settings: &Settings, server: &Server, admin: Option<&Server>, is_demo: bool) {
     let Settings { origin, memory, .. } = settings;
     let kind = if is_demo { " (a fragile one, to try it with)" } else { "" };
-    output.say(format_args!("http://{} stands in front of {}{kind}", server.address(), origin.url));
+    let here = match server.place() {
+        Listen::Address(address) => format!("http://{address}"),
+        place @ Listen::Unix(_) => place.to_string(),
+    };
+    output.say(format_args!("{here} stands in front of {}{kind}", origin.url));
     let (limit, memory) = (origin.limit, show_size(*memory));
     output.say(format_args!("at most {limit} requests at a time reach it; {memory} of memory for responses"));
     if let Some(admin) = admin {
@@ -196,7 +205,7 @@ fn demo_origin(env: &Env, settings: &mut Settings) -> Result<Option<FragileOrigi
 }
 
 fn cannot_listen(error: &CannotListen) -> Failure {
-    Failure::Io { what: format!("cannot listen on {}", error.address), error: io::Error::other(error.why()) }
+    Failure::Io { what: format!("cannot listen on {}", error.place), error: io::Error::other(error.why()) }
 }
 
 fn bad_admin(error: BadAdmin) -> Failure {

@@ -73,7 +73,7 @@ pub struct Readiness(Arc<Ready>);
 #[derive(Debug)]
 struct Ready {
     /// By which two instances that are asked by the same are told apart.
-    instance: SocketAddr,
+    instance: String,
     opening: Opening,
     stopping: AtomicBool,
     drain: Duration,
@@ -91,9 +91,9 @@ pub enum BadAdmin {
 impl Readiness {
     /// Of an instance that starts now.
     pub fn new(env: &Env, settings: &Settings) -> Readiness {
-        let Settings { listen, warm_up, drain, .. } = *settings;
+        let Settings { ref listen, warm_up, drain, .. } = *settings;
         let opening = Opening::new(env, SlowStart::over(warm_up));
-        Readiness(Arc::new(Ready { instance: listen, opening, stopping: AtomicBool::new(false), drain }))
+        Readiness(Arc::new(Ready { instance: listen.to_string(), opening, stopping: AtomicBool::new(false), drain }))
     }
 
     /// From now on nobody should be sent here.
@@ -107,7 +107,7 @@ impl Readiness {
         if stopping.load(Relaxed) {
             return Err(NotReady { why: "stopping", after: *drain });
         }
-        let splay = Splay::of(&who.to_string(), &instance.to_string());
+        let splay = Splay::of(&who.to_string(), instance);
         let entered = opening.try_enter_as(splay, ask);
         let after = |refusal: herdproof::gate::Refusal| refusal.after.unwrap_or_default();
         entered.map(drop).map_err(|refusal| NotReady { why: "warming up", after: after(refusal) })

@@ -4,11 +4,12 @@ use std::{
     error::Error,
     fmt, mem,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::{
@@ -31,6 +32,8 @@ pub struct Body {
     left: Option<u64>,
     sent: u64,
     memory: Memory,
+    /// What comes after it is there when it is over.
+    trailers: Option<Arc<OnceLock<HeaderMap>>>,
     /// Told when it is over.
     witness: Option<Box<dyn Witness>>,
 }
@@ -80,10 +83,13 @@ impl Body {
         Body::new(Source::Whole(bytes), Some(len))
     }
 
-    /// Straight from the origin, for one client.
-    pub(crate) fn passed(body: OriginBody) -> Body {
+    /// Straight from the origin, for one client; and what `trails` it, if that is wanted.
+    pub(crate) fn passed(mut body: OriginBody, trails: bool) -> Body {
         let len = body.size_hint().exact();
-        Body::new(Source::Origin(Box::pin(body)), len)
+        let trailers = trails.then(|| body.trailing());
+        let mut passed = Body::new(Source::Origin(Box::pin(body)), len);
+        passed.trailers = trailers;
+        passed
     }
 
     /// An object's.
@@ -154,7 +160,7 @@ impl Body {
     }
 
     fn new(source: Source, left: Option<u64>) -> Body {
-        Body { source, skip: 0, left, sent: 0, memory: Memory::Small, witness: None }
+        Body { source, skip: 0, left, sent: 0, memory: Memory::Small, trailers: None, witness: None }
     }
 
     fn end(&mut self, whole: bool) {
@@ -185,7 +191,7 @@ impl Body {
                 let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { return Poll::Ready(None) };
                 match frame.map(Frame::into_data) {
                     Ok(Ok(data)) => return Poll::Ready(Some(Ok(data))),
-                    // Trailers are for one hop.
+                    // Trailers are elsewhere.
                     Ok(Err(_)) => {}
                     Err(error) => return Poll::Ready(Some(Err(CutOff::Origin(error)))),
                 }
@@ -235,6 +241,10 @@ impl http_body::Body for Body {
                 None => {
                     let whole = body.left.is_none();
                     body.end(whole);
+                    let trailers = body.trailers.take().filter(|_| whole).and_then(|place| place.get().cloned());
+                    if let Some(trailers) = trailers {
+                        return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                    }
                     return Poll::Ready((!whole).then_some(Err(CutOff::Short)));
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use herdproof::{Tick, shed};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
-    header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, TRANSFER_ENCODING},
+    header::{AGE, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, TRANSFER_ENCODING},
 };
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
         Class, condition,
         range::{Ranged, range},
     },
+    settings::Fallback,
 };
 
 /// What a request that is answered from an object says about how it wants it. The map is used for the headers.
@@ -98,6 +99,19 @@ pub(crate) fn own(status: StatusCode, why: &str, after: Option<Duration>, cache:
             headers.insert(HeaderName::from_static(name), value);
         }
     }
+    response
+}
+
+/// A route's answer for when the origin cannot.
+pub(crate) fn fallback(fallback: &Fallback, cache: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::whole(fallback.body.clone()));
+    *response.status_mut() = fallback.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, fallback.content_type.clone());
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(fallback.body.len()));
+    // For this moment only, whatever a cache behind us makes of its status.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CACHE_STATUS, cache);
     response
 }
 

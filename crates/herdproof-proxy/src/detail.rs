@@ -104,6 +104,8 @@ details! {
     TooManyWait   "too-many-wait"   "More than `max_followers` requests wait for the same response."
     Abandoned     "abandoned"       "The fetch that this request waited for was given up."
     Uploads       "uploads"         "Too many uploads are under way."
+    Upgrades      "upgrades"        "Too many connections are upgraded."
+    Fallback      "fallback"        "The origin failed or was not asked, and the route has an answer of its own for that."
     OnlyIfCached  "only-if-cached"  "The client takes only what is stored, and nothing is."
 
     NoHost         "no-host"         "The request names no host."

@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use pump::{Audience, Over, Pump};
 
 use crate::{
+    compress::{self, Coming},
     detail::Detail,
     failing::{By, Ended, Known, Next, Own as OwnRequest, Start},
     head::block,
@@ -257,7 +258,7 @@ pub(crate) async fn fill(
         }
     };
     let times = Times { asked, answered: core.env.now(), wall: core.env.wall() };
-    let (mut head, body) = response.into_parts();
+    let (head, body) = response.into_parts();
     let asked_whether = [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE];
     if head.status == StatusCode::NOT_MODIFIED
         && let Some(prior) = &job.prior
@@ -270,8 +271,25 @@ pub(crate) async fn fill(
         core.revalidated(&job, (prior, since), (head.headers, took), &times, landing);
         return Ok(());
     }
+    answered(&core, &job, landing, Response::from_parts(head, body), (since, &times)).await;
+    Ok(())
+}
+
+/// What becomes of an answer for those who wait, by its head.
+async fn answered(
+    core: &Core,
+    job: &Job,
+    landing: Landing<Landed, Infallible>,
+    response: Response<OriginBody>,
+    (since, times): (Snapshot, &Times),
+) {
+    let (mut head, body) = response.into_parts();
+    // Said of every form, whether or not this one is compressed.
+    let may_compress = !job.route.compress.is_empty()
+        && compress::may(head.status, &head.headers, body.size_hint().exact())
+        && compress::varies(&mut head.headers);
     let draws = core.draws(job.prior.as_deref());
-    let mut judged = judge(&job.class, head.status, &head.headers, &job.route.rules, &times, draws);
+    let mut judged = judge(&job.class, head.status, &head.headers, &job.route.rules, times, draws);
     let Judged { ref terms, ref life, verdict } = judged;
     // Not before: a `Connection` must not take from our sight what the verdict depends on.
     hop::strip(&mut head.headers);
@@ -279,7 +297,7 @@ pub(crate) async fn fill(
     // It may say that it may be kept, but one client may have caused it.
     let is_doubtful = head.status.as_u16() >= 400 && verdict.shares() && !job.speaks_for_others(head.status);
     let is_kept_for_one = (is_doubtful && verdict == Verdict::Shareable
-        || job.by != By::Proxy && is_fresh_for_one(&job.class, terms, &job.route.rules, life, &times))
+        || job.by != By::Proxy && is_fresh_for_one(&job.class, terms, &job.route.rules, life, times))
         && job.prior.is_none()
         && terms.vary == Vary::Nothing
         && len.is_none_or(|len| len <= core.max_object);
@@ -300,16 +318,16 @@ pub(crate) async fn fill(
             // What may be kept is worth a request of our own, for those who come next.
             let others = is_fresh && is_doubtful || job.has_others(&landing);
             if is_kept_for_one {
-                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
+                let (arrival, writer) = Arrival::begin(core, job, judged, (head, len), since, times, took);
                 failure.answer = Mutex::new(Some(Answer::Object(Arc::clone(&arrival.object))));
-                let failed = core.failed(&job, failure, Some(ended), others);
+                let failed = core.failed(job, failure, Some(ended), others);
                 arrival.land_for_one(failed, landing, writer, body).await;
-                return Ok(());
+                return;
             }
             if job.by != By::Proxy {
                 failure.answer = Mutex::new(Some(Answer::Origin(Box::new(response(head, body)))));
             }
-            let failed = core.failed(&job, failure, Some(ended), others);
+            let failed = core.failed(job, failure, Some(ended), others);
             landing.land_and_end(failed);
         }
         // Ours lacks what a client's has.
@@ -319,33 +337,39 @@ pub(crate) async fn fill(
                 core.store.remove(job.place.key(), prior);
             }
             let failure = Failure { took, ..Failure::new(head.status, Fault::Declined) };
-            let failed = core.failed(&job, failure, Some(ended), job.has_others(&landing));
+            let failed = core.failed(job, failure, Some(ended), job.has_others(&landing));
             landing.land_and_end(failed);
         }
         (Verdict::NotShareable { why, store: false }, _) => {
-            let is_doubtful = ended.is_refusal() && core.doubts(&job, head.status);
+            let is_doubtful = ended.is_refusal() && core.doubts(job, head.status);
             // What was for all and is gone must not come back when the origin fails: whether it is, the next one finds out.
             let is_gone = matches!(head.status, StatusCode::NOT_FOUND | StatusCode::GONE) && job.prior.is_some();
-            core.ended(&job, ended, is_doubtful && (is_gone || job.has_others(&landing)));
-            core.learn(&job, head.status, verdict);
-            core.replaced(&job, head.status, why);
+            core.ended(job, ended, is_doubtful && (is_gone || job.has_others(&landing)));
+            core.learn(job, head.status, verdict);
+            core.replaced(job, head.status, why);
             if is_kept_for_one {
-                let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
+                let (arrival, writer) = Arrival::begin(core, job, judged, (head, len), since, times, took);
                 let answer = Answer::Object(Arc::clone(&arrival.object));
-                let landed = Landed::own(&job, why, (Some(answer), took), is_doubtful);
+                let landed = Landed::own(job, why, (Some(answer), took), is_doubtful);
                 arrival.land_for_one(landed, landing, writer, body).await;
-                return Ok(());
+                return;
             }
             let answer = Answer::Origin(Box::new(response(head, body)));
-            landing.land_and_end(Landed::own(&job, why, (Some(answer), took), is_doubtful));
+            landing.land_and_end(Landed::own(job, why, (Some(answer), took), is_doubtful));
         }
         _ => {
-            core.learn(&job, head.status, verdict);
-            let (arrival, writer) = Arrival::begin(&core, &job, judged, (head, len), since, &times, took);
-            arrival.land(landing, writer, body).await;
+            core.learn(job, head.status, verdict);
+            let for_all = may_compress && verdict.shares() && verdict.stores();
+            let turn = if for_all && compress::takes(&job.headers) { core.press.turn() } else { None };
+            if turn.is_some() {
+                compress::code(&mut head.headers);
+            }
+            let said = len.filter(|_| turn.is_none());
+            let (mut arrival, writer) = Arrival::begin(core, job, judged, (head, said), since, times, took);
+            arrival.len = len;
+            arrival.land(landing, writer, Coming::new(body, turn)).await;
         }
     }
-    Ok(())
 }
 
 /// Asks the origin. With others aboard, what breaks or hangs is asked for again without the headers of the client that asked first.
@@ -438,6 +462,8 @@ struct Arrival<'a> {
     terms: Terms,
     verdict: Verdict,
     object: Arc<Object>,
+    /// How long it is as the origin sends it, if that is known.
+    len: Option<u64>,
     /// What was kept when it was asked for.
     since: Snapshot,
     took: Option<Duration>,
@@ -457,10 +483,10 @@ impl<'a> Arrival<'a> {
         let (log, writer) = Log::new(&core.memory);
         let head = block(head.status, &head.headers);
         let object = Arc::new(Object::new(head, life, Elsewhere::Arriving(log, len)));
-        (Arrival { core, job, terms, verdict, object, since, took }, writer)
+        (Arrival { core, job, terms, verdict, object, len, since, took }, writer)
     }
 
-    async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: OriginBody) {
+    async fn land(self, landing: Landing<Landed, Infallible>, writer: Writer, body: Coming<OriginBody>) {
         let (core, job) = (self.core, self.job);
         let variant = job.variant(&self.terms);
         let place = core.place(job, &self.terms, self.verdict);
@@ -534,7 +560,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// Appends what comes to the log. Gives all of it, if it is whole and to be kept.
-    async fn receive(&self, writer: Writer, body: OriginBody) -> (Over, Option<(Vec<Bytes>, Arc<Footprint>)>) {
+    async fn receive(&self, writer: Writer, body: Coming<OriginBody>) -> (Over, Option<(Vec<Bytes>, Arc<Footprint>)>) {
         let mut body = Box::pin(body);
         let core = self.core;
         let mut pump = Pump::new(&core.env, &writer, core.max_object, self.audience()).at(&core.origin);
@@ -546,7 +572,7 @@ impl<'a> Arrival<'a> {
 
     fn audience(&self) -> Audience {
         let is_for_the_store = self.job.kind == Kind::Refresh && self.verdict.stores();
-        if is_for_the_store { Audience::Store } else { Audience::Aboard(self.object.len()) }
+        if is_for_the_store { Audience::Store } else { Audience::Aboard(self.len) }
     }
 }
 
@@ -718,6 +744,9 @@ impl Core {
     ) {
         let kept = prior.head().headers();
         hop::strip(&mut said);
+        if !job.route.compress.is_empty() {
+            compress::freshen(&kept, &mut said);
+        }
         if !condition::is_about(&said, &kept) {
             // About what, nobody knows: whoever waits asks by itself.
             self.store.remove(job.place.key(), prior);

@@ -45,6 +45,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acceptor;
 mod connections;
 mod descriptors;
 mod lane;
@@ -56,6 +57,7 @@ mod socket;
 mod strict;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::{
     error::Error,
@@ -75,11 +77,9 @@ use http::{Request, Response};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
-use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::{OwnedSemaphorePermit, oneshot},
-};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use acceptor::Acceptor;
 use connections::{Connections, Place, SHARDS, Stage};
 pub use descriptors::raise_descriptors;
 pub(crate) use lane::{Answered, Asked, Lane};
@@ -89,15 +89,15 @@ use pulse::Patience;
 use service::Service;
 pub use service::{Client, Upload};
 use socket::Socket;
+pub(crate) use tunnel::Tunnel;
 
 use crate::{
     metrics::Page,
     policy::client::is_in,
-    settings::{ClientSettings, Network},
+    settings::{ClientSettings, Listen, Network, OVER_UNIX},
+    stream::Stream,
 };
 
-/// As many as the kernel lets wait to be accepted: it lowers this to its own limit.
-const BACKLOG: u32 = 32_767;
 /// What a connection may hold in its buffers: a head, and what was read of a body or is to be written of one.
 const BUFFER: usize = 128 << 10;
 /// After a failure to accept, because descriptors ran out, say.
@@ -111,8 +111,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// A bound socket that nobody is served on yet.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    socket: Acceptor,
+    place: Listen,
     settings: ClientSettings,
     trusted: Vec<Network>,
 }
@@ -121,7 +121,7 @@ pub struct Listener {
 #[derive(Debug)]
 pub struct Server {
     env: Env,
-    address: SocketAddr,
+    place: Listen,
     connections: Arc<Connections>,
     stop: Option<oneshot::Sender<()>>,
     accepting: Task<()>,
@@ -148,7 +148,7 @@ pub(crate) struct Besides {
 #[derive(Debug)]
 pub struct CannotListen {
     /// Which.
-    pub address: SocketAddr,
+    pub place: Listen,
     /// What the operating system says.
     pub error: io::Error,
 }
@@ -160,22 +160,24 @@ impl Listener {
     ///
     /// Outside of a tokio runtime that has I/O enabled.
     pub fn bind(address: SocketAddr, settings: &ClientSettings) -> Result<Listener, CannotListen> {
-        let bound = || {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // A restart need not wait until the last connections of the one before are forgotten.
-            #[cfg(unix)]
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            let socket = socket.listen(BACKLOG)?;
-            let address = socket.local_addr()?;
-            Ok(Listener { socket, address, settings: settings.clone(), trusted: Vec::new() })
-        };
-        bound().map_err(|error| CannotListen { address, error })
+        Listener::bind_to(&address.into(), settings)
     }
 
-    /// Where it listens.
+    /// The same with a Unix socket, if that is the place. A file of one that nobody serves is replaced. It is removed when the server
+    /// stops or is dropped.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that has I/O enabled.
+    pub fn bind_to(place: &Listen, settings: &ClientSettings) -> Result<Listener, CannotListen> {
+        let (socket, place) = Acceptor::bind(place, settings.socket_mode)
+            .map_err(|error| CannotListen { place: place.clone(), error })?;
+        Ok(Listener { socket, place, settings: settings.clone(), trusted: Vec::new() })
+    }
+
+    /// Where it listens; for a Unix socket the address that stands for its clients.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        address(&self.place)
     }
 
     /// Trusts whoever connects from these networks: they are not counted by
@@ -218,6 +220,7 @@ impl Listener {
             max_head,
             half_close,
             proxy_protocol,
+            socket_mode: _,
         } = self.settings;
         let patience = Patience { head: head_timeout, idle, stall, rate: least_rate };
         let connections = Arc::new(Connections::new(max_connections, per_address, patience, Book(ledger)));
@@ -238,14 +241,19 @@ impl Listener {
         let (stop, stopped) = oneshot::channel();
         let accepting = env.spawn(door.accept(self.socket, stopped));
         let looking = env.spawn(look(env.clone(), Arc::clone(&connections), patience.look()));
-        Server { env: env.clone(), address: self.address, connections, stop: Some(stop), accepting, looking }
+        Server { env: env.clone(), place: self.place, connections, stop: Some(stop), accepting, looking }
     }
 }
 
 impl Server {
-    /// Where it listens.
+    /// Where it listens; for a Unix socket the address that stands for its clients.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        address(&self.place)
+    }
+
+    /// Where it listens.
+    pub fn place(&self) -> &Listen {
+        &self.place
     }
 
     /// How many connections there are.
@@ -290,6 +298,7 @@ impl Server {
     /// Dropping the future cuts everybody off at once.
     pub async fn stop(mut self, within: Duration) -> Stopped {
         let deadline = self.env.now() + within;
+        self.connections.drain.store(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         self.connections.tell(Stage::LastAnswers);
         drop(self.stop.take());
         (&mut self.accepting).await.ok();
@@ -330,7 +339,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    async fn accept(self, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+    async fn accept(self, listener: Acceptor, mut stop: oneshot::Receiver<()>) {
         loop {
             let next = async {
                 let room = self.connections.room().await;
@@ -343,12 +352,11 @@ where
             }
         }
         // Closing the socket would reset those who wait in line, and they may have asked already.
-        let Ok(listener) = listener.into_std() else { return };
+        let Ok(listener) = listener.last() else { return };
         let mut failures = 0;
         while failures < LAST_FAILURES {
             match listener.accept() {
                 Ok((stream, address)) => {
-                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
                     if let Ok(stream) = stream {
                         self.admit(stream, address, None);
                     }
@@ -371,11 +379,11 @@ where
         }
     }
 
-    fn admit(&self, stream: TcpStream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
+    fn admit(&self, stream: Stream, address: SocketAddr, room: Option<OwnedSemaphorePermit>) {
         let trusted = is_in(&self.trusted, address.ip());
         let Some(place) = self.connections.enter(&self.env, address, trusted, room) else { return };
         // Answers are written in as few pieces as can be: waiting to fill a packet would only delay them.
-        stream.set_nodelay(true).ok();
+        stream.set_nodelay().ok();
         let (lane, serve) = (self.lane.clone(), self.serve.clone());
         if trusted && self.proxy_protocol {
             let (env, http) = (self.env.clone(), self.http.clone());
@@ -392,7 +400,7 @@ where
 }
 
 /// A trusted peer's connection, of which it is known whom it is for; nothing if it is over before that.
-async fn introduced(stream: TcpStream, mut place: Place) -> Option<(TcpStream, Place)> {
+async fn introduced(stream: Stream, mut place: Place) -> Option<(Stream, Place)> {
     let connection = Arc::clone(&place.connection);
     let source = {
         let mut header = pin!(proxy_header::take(&stream, &connection.pulse));
@@ -416,7 +424,10 @@ async fn introduced(stream: TcpStream, mut place: Place) -> Option<(TcpStream, P
 
 /// One connection's task.
 struct Driven<C> {
-    http: C,
+    env: Env,
+    http: Option<C>,
+    /// There from when it has been upgraded.
+    tunnel: Option<Box<tunnel::Open>>,
     place: Place,
     waker: Option<Waker>,
     leaving: bool,
@@ -432,7 +443,7 @@ where
     fn new(
         env: &Env,
         http: &http1::Builder,
-        stream: TcpStream,
+        stream: Stream,
         place: Place,
         lane: Option<Arc<dyn Lane>>,
         serve: S,
@@ -440,7 +451,17 @@ where
         let connection = &place.connection;
         let socket = Socket::new(env, stream, Arc::clone(connection), lane);
         let service = Service::new(Arc::clone(connection), serve);
-        Driven { http: http.serve_connection(TokioIo::new(socket), service), place, waker: None, leaving: false }
+        let http = Some(http.serve_connection(TokioIo::new(socket), service));
+        Driven { env: env.clone(), http, tunnel: None, place, waker: None, leaving: false }
+    }
+
+    /// HTTP is over on this connection, and in order.
+    fn upgrade(&mut self) {
+        let (tunnel, http) = (self.place.connection.tunnel.lock().take(), self.http.take());
+        self.tunnel = tunnel.zip(http).and_then(|(tunnel, http)| {
+            let parts = http.into_parts();
+            tunnel::Open::new(&self.env, parts.io.into_inner(), parts.read_buf, tunnel).map(Box::new)
+        });
     }
 }
 
@@ -463,20 +484,31 @@ where
         if connection.is_over() {
             return Poll::Ready(());
         }
-        if let Poll::Ready(ended) = Pin::new(&mut this.http).poll(cx) {
-            // A client that leaves early is its own affair; one that was told 400 is not.
-            if let Some(what) = ended.err().as_ref().and_then(Unanswered::of) {
-                connection.all.counts.unreadable.fetch_add(1, Relaxed);
-                connection.all.book.unanswered(connection.address(), what, Duration::ZERO);
+        if let Some(tunnel) = &mut this.tunnel {
+            return Pin::new(tunnel).poll(cx);
+        }
+        let Some(http) = &mut this.http else { return Poll::Ready(()) };
+        match Pin::new(&mut *http).poll(cx) {
+            Poll::Ready(Ok(())) => {
+                this.upgrade();
+                return this.tunnel.as_mut().map_or(Poll::Ready(()), |tunnel| Pin::new(tunnel).poll(cx));
             }
-            return Poll::Ready(());
+            Poll::Ready(Err(error)) => {
+                // A client that leaves early is its own affair; one that was told 400 is not.
+                if let Some(what) = Unanswered::of(&error) {
+                    connection.all.counts.unreadable.fetch_add(1, Relaxed);
+                    connection.all.book.unanswered(connection.address(), what, Duration::ZERO);
+                }
+                return Poll::Ready(());
+            }
+            Poll::Pending => {}
         }
         let leaves = !this.leaving && connection.all.is_stopping() && connection.all.stage() == Stage::Leaving;
         // Who is in the midst of asking is answered; the answer says that it was the last.
         if leaves && connection.pulse.is_settled() {
             this.leaving = true;
-            Pin::new(&mut this.http).graceful_shutdown();
-            return Pin::new(&mut this.http).poll(cx).map(|_| ());
+            Pin::new(&mut *http).graceful_shutdown();
+            return Pin::new(http).poll(cx).map(|_| ());
         }
         Poll::Pending
     }
@@ -504,18 +536,33 @@ async fn unless<F: Future>(stop: &mut oneshot::Receiver<()>, future: F) -> Optio
     .await
 }
 
+/// The address of a place; one that nobody has, if it has none.
+fn address(place: &Listen) -> SocketAddr {
+    match place {
+        Listen::Address(address) => *address,
+        Listen::Unix(_) => SocketAddr::new(OVER_UNIX, 0),
+    }
+}
+
 impl CannotListen {
     /// What is the matter, and what could be done about it.
     pub fn why(&self) -> String {
-        let CannotListen { address, error } = self;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
+        let CannotListen { place, error } = self;
+        match (place, error.kind()) {
+            (Listen::Address(address), io::ErrorKind::AddrInUse) => {
                 format!("another program has port {0}; `ss -ltnp 'sport = :{0}'` shows which", address.port())
             }
-            io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+            (Listen::Address(address), io::ErrorKind::PermissionDenied) if address.port() < 1024 => {
                 "ports below 1024 need a right that this process does not have; choose another".into()
             }
-            io::ErrorKind::AddrNotAvailable => "this machine does not have that address".into(),
+            (Listen::Address(_), io::ErrorKind::AddrNotAvailable) => "this machine does not have that address".into(),
+            (Listen::Unix(path), io::ErrorKind::AddrInUse) => {
+                format!("another program serves that socket; `ss -lxp src {}` shows which", path.display())
+            }
+            (Listen::Unix(_), io::ErrorKind::NotFound) => "the folder of that socket does not exist".into(),
+            (Listen::Unix(_), io::ErrorKind::PermissionDenied) => {
+                "this process may not write into the folder of that socket".into()
+            }
             _ => error.to_string(),
         }
     }
@@ -523,7 +570,7 @@ impl CannotListen {
 
 impl fmt::Display for CannotListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.why())
+        write!(f, "cannot listen on {}: {}", self.place, self.why())
     }
 }
 

@@ -19,6 +19,7 @@ use std::{
     error::Error,
     fmt, io,
     num::NonZero,
+    path::PathBuf,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -36,16 +37,17 @@ use herdproof::{
     retry::{Failure, GaveUp},
     timeout::by,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
 use http_body_util::BodyExt;
+use hyper::{body::Incoming, upgrade::Upgraded};
 use parking_lot::Mutex;
 
 pub use self::body::{BodyError, OriginBody};
 use self::{
     body::Sending,
     names::Names,
-    pool::{Pool, Wanted},
+    pool::{Lease, Pool, Wanted},
     probe::{Heard, Probe},
     seat::{Place, Race},
     stack::{Entry, Lesson, Stack},
@@ -54,7 +56,7 @@ use crate::{
     detail::Detail,
     metrics::{CODES, Histogram, Sum, class_of},
     policy::Terms,
-    settings::OriginSettings,
+    settings::{OriginSettings, UNIX, unix_path},
 };
 
 /// The one service behind the proxy; see the [module](self). Cheap to clone, and clones share.
@@ -162,6 +164,16 @@ impl Fault {
     }
 }
 
+/// In the extensions of a 101 that grants what was asked for: the connection, which is no longer one of the pool's.
+#[derive(Clone)]
+pub(crate) struct Granted(Arc<Mutex<Option<Upgraded>>>);
+
+impl Granted {
+    pub(crate) fn take(self) -> Option<Upgraded> {
+        self.0.lock().take()
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum OriginError {
@@ -257,8 +269,11 @@ impl Origin {
     ///
     /// If the origin has a name, and there is no runtime to look it up in.
     pub fn new(env: &Env, settings: &OriginSettings) -> Result<Origin, BadOrigin> {
-        let (host, port) = target(&settings.url)?;
-        Ok(Origin::at(env, settings, Names::new(env, &host, port, settings.resolve_every)))
+        let names = match target(&settings.url)? {
+            Target::Host(host, port) => Names::new(env, &host, port, settings.resolve_every),
+            Target::Unix(path) => Names::unix(path),
+        };
+        Ok(Origin::at(env, settings, names))
     }
 
     fn at(env: &Env, settings: &OriginSettings, names: Names) -> Origin {
@@ -505,6 +520,7 @@ impl Inner {
     ) -> Result<Answer, Failed> {
         let from = entry.from();
         let Entry { pass, mut place } = entry;
+        let asked = request.headers().get(header::UPGRADE).cloned();
         // Whatever broke the attempt before, it was not this connection.
         let mut fresh = again;
         let mut told = false;
@@ -544,7 +560,7 @@ impl Inner {
             break (lease, Err(unsent));
         };
         let outcome = match sent {
-            Ok(response) => match check(&response) {
+            Ok(response) => match check(&response, asked.as_ref()) {
                 Ok(()) => Ok(response),
                 Err(bad) => Err(Failed { error: OriginError::BadResponse(bad), request: None }),
             },
@@ -569,6 +585,9 @@ impl Inner {
         if matches!(lesson.verdict, Verdict::Fault | Verdict::Overload { .. }) {
             // Such an answer is not tried again, so this is not said by the retry.
             self.stack.budget.learn(&lesson.verdict);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return upgraded(response, lease).await;
         }
         Ok(response.map(|incoming| OriginBody::new(incoming, lease, took.unwrap_or_default(), self.me.clone())))
     }
@@ -657,7 +676,7 @@ impl Inner {
         let mut lease = self.pool.connect(place, Wanted::New).await.ok()?;
         self.env.tell(&Event::OriginRequest);
         let response = lease.send(probe.request.bare()).await.ok()?;
-        check(&response).ok()?;
+        check(&response, None).ok()?;
         let heard = match response.status() {
             StatusCode::SERVICE_UNAVAILABLE => Heard::Busy,
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Heard::Gone,
@@ -754,12 +773,27 @@ fn failure(error: OriginError, unsent: bool) -> Failure<OriginError> {
     }
 }
 
-/// Whether a response can be understood in one way only, as far as hyper leaves that open.
-fn check<B>(response: &Response<B>) -> Result<(), BadResponse> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(BadResponse::Upgrade);
-    }
+/// Takes the connection of a 101 out of the pool. Its seat goes back with the lease, as soon as the connection's task has let go.
+async fn upgraded(mut response: Response<Incoming>, lease: Lease) -> Result<Answer, Failed> {
+    let upgraded = hyper::upgrade::on(&mut response).await;
+    drop(lease);
+    let upgraded = upgraded.map_err(|error| Failed { error: OriginError::Broken(error), request: None })?;
+    response.extensions_mut().insert(Granted(Arc::new(Mutex::new(Some(upgraded)))));
+    Ok(response.map(OriginBody::nothing))
+}
+
+/// Whether a response can be understood in one way only, as far as hyper leaves that open; and switches to this protocol or none.
+fn check<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Result<(), BadResponse> {
     let headers = response.headers();
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // A status alone may be what the origin was told by somebody else.
+        let mut granted = headers.get_all(header::UPGRADE).iter();
+        let is_asked = granted
+            .next()
+            .zip(asked)
+            .is_some_and(|(granted, asked)| granted.as_bytes().trim_ascii().eq_ignore_ascii_case(asked.as_bytes()));
+        return if is_asked && granted.next().is_none() { Ok(()) } else { Err(BadResponse::Upgrade) };
+    }
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let length = lengths.next();
     if lengths.next().is_some() || length.is_some_and(|length| !length.as_bytes().iter().all(u8::is_ascii_digit)) {
@@ -776,9 +810,19 @@ fn check<B>(response: &Response<B>) -> Result<(), BadResponse> {
     Ok(())
 }
 
-/// Host and port of an origin.
-fn target(url: &str) -> Result<(String, u16), BadOrigin> {
+/// Where an origin is.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Host(String, u16),
+    Unix(PathBuf),
+}
+
+fn target(url: &str) -> Result<Target, BadOrigin> {
     let bad = |why| BadOrigin { url: url.chars().take(200).collect(), why };
+    if let Some(path) = url.strip_prefix(UNIX) {
+        let path = unix_path(path).map_err(|_| bad("is not the path of a Unix socket, such as unix:/run/app.sock,"))?;
+        return Ok(Target::Unix(path));
+    }
     let uri: Uri = url.parse().map_err(|_| bad("is not a URL"))?;
     match uri.scheme_str() {
         Some("http") => {}
@@ -801,7 +845,7 @@ fn target(url: &str) -> Result<(String, u16), BadOrigin> {
             .filter(|port| *port > 0)
             .ok_or_else(|| bad("has a port that is not from 1 to 65535"))?,
     };
-    Ok((host.to_owned(), port))
+    Ok(Target::Host(host.to_owned(), port))
 }
 
 impl OriginError {

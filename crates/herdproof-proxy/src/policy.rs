@@ -20,6 +20,7 @@
 //! | [`client`] | which client a request comes from, behind trusted proxies |
 //! | [`identity`] | fields in which somebody in front says who the user is |
 //! | [`hop`] | what goes no further than this proxy |
+//! | [`trailer`] | fields after a body, and which of them go on |
 
 pub mod cache_control;
 pub mod client;
@@ -35,6 +36,7 @@ mod structured;
 #[cfg(test)]
 mod suite;
 pub mod terms;
+pub mod trailer;
 pub mod vary;
 
 use std::time::Duration;

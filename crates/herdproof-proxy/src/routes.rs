@@ -50,7 +50,13 @@ struct Entry {
 
 impl RouteTable {
     pub(crate) fn new(settings: &Settings) -> RouteTable {
-        let all = Route { prefix: "/".into(), share: true, rules: settings.rules.clone() };
+        let all = Route {
+            prefix: "/".into(),
+            share: true,
+            rules: settings.rules.clone(),
+            fallback: None,
+            compress: Vec::new(),
+        };
         let mut routes: Vec<_> = settings.routes.iter().cloned().chain([all]).collect();
         routes.sort_by_key(|route| Reverse(route.prefix.len()));
         let strictest = Arc::new(strictest(&routes[0], routes.iter().skip(1)));
@@ -98,6 +104,9 @@ fn strictest<'a>(one: &Route, others: impl Iterator<Item = &'a Route>) -> Route 
         prefix: one.prefix,
         share: one.share && other.share,
         rules: one.rules.strictest(&other.rules),
+        // What one of them would not answer is not answered.
+        fallback: one.fallback.filter(|fallback| other.fallback.as_ref() == Some(fallback)),
+        compress: one.compress.into_iter().filter(|coding| other.compress.contains(coding)).collect(),
     })
 }
 
@@ -214,6 +223,15 @@ mod tests {
 
     use super::*;
     use crate::policy::{Cookies, Route as Rules};
+
+    #[test]
+    fn a_fallback_is_for_paths_that_all_read_as_its_routes() {
+        let text = "[[route]]\nprefix = \"/a\"\nfallback = { body = \"x\" }\n[[route]]\nprefix = \"/b\"\n";
+        let routes = RouteTable::new(&Settings::parse(text).unwrap());
+        let has = |path: &str| routes.of(path).fallback.is_some();
+        assert!(has("/a/1") && has("/a//1"));
+        assert!(!has("/b") && !has("/a/..%2fb") && !has("/b/..%2fa") && !has("/other"));
+    }
 
     /// As in the guide, and more.
     fn settings() -> Settings {

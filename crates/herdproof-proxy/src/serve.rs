@@ -11,6 +11,7 @@
 //! A hit is decided by comparing integers, and nothing is allocated but what the response's head takes. Everything else is
 //! kept out of the hit's way in boxes of its own.
 
+mod fallback;
 mod miss;
 mod pass;
 mod quick;
@@ -19,6 +20,7 @@ mod record;
 #[cfg(test)]
 #[cfg(not(herdproof_shuttle))]
 mod tests;
+mod upgrade;
 mod upload;
 mod visit;
 
@@ -39,13 +41,15 @@ use herdproof::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use record::Absent;
+use upgrade::Upgrades;
 use upload::Uploads;
-use visit::{Choice, Served, Visit};
+use visit::{Choice, Served, Trailers, Visit};
 
 use crate::{
     access::{AccessLog, Outcome, RequestId},
     body::Body,
     cache_status::HIT,
+    compress::{self, Press},
     detail::Detail,
     failing::Failing,
     fill::{Kind, Landed, fill},
@@ -59,9 +63,10 @@ use crate::{
     policy::{
         Class, Identity, Use, Way, classify, client,
         hop::{self, Fronted},
+        trailer,
     },
     routes::RouteTable,
-    settings::{Network, Settings},
+    settings::{Network, Settings, told},
     store::{Found, Store},
     who::Who,
     widen::Widening,
@@ -87,6 +92,8 @@ pub(crate) struct Core {
     widening: Widening,
     pub(crate) memory: Arc<BodyMemory>,
     uploads: Uploads,
+    upgrades: Upgrades,
+    pub(crate) press: Press,
     pub(crate) max_object: u64,
     pub(crate) rng: Rng,
     metrics: Arc<Metrics>,
@@ -136,6 +143,8 @@ impl Proxy {
             widening: Widening::new(env, settings.origin.limit),
             memory: BodyMemory::new(env, settings.in_flight),
             uploads,
+            upgrades: Upgrades::new(settings.upgrades.most),
+            press: Press::new(env),
             max_object,
             keyer: Keyer::new(rng.bits()),
             identity: Identity::with(&settings.identity_headers),
@@ -188,7 +197,14 @@ impl Proxy {
         let arrived = core.env.now();
         let (mut parts, body) = request.into_parts();
         let is_coded = !body.is_end_stream() && hop::is_coded(&parts.headers);
+        let mut trailers = Trailers::default();
+        if !body.is_end_stream() {
+            trailers.announced = trailer::announced(&parts.headers, |name| hop::is_for_proxies(name, &core.identity));
+        }
         let route = core.routes.of(parts.uri.path());
+        if !route.compress.is_empty() {
+            compress::ask_for(&mut parts.headers);
+        }
         let mut class = classify(&parts.method, &parts.headers, &route.rules);
         let caller = core.caller(client, &parts.headers);
         if caller.trusted && core.identity.is_said(&parts.headers) {
@@ -198,7 +214,11 @@ impl Proxy {
         }
         // What the origin is not to see must not choose what it is asked for: whoever names a field in `Connection` would put
         // the answer without it where others look with it. After the class, which is to see everything.
+        let mut upgrade = None;
         if hop::names_more(&parts.headers) {
+            // What comes after a body would be read as that body by one and as the other protocol by another.
+            upgrade = upgrade::asked(&parts, &core.settings.upgrades.protocols).filter(|_| body.is_end_stream());
+            trailers.wanted = trailer::are_wanted(&parts.headers);
             hop::strip(&mut parts.headers);
         }
         let front = if caller.trusted { hop::fronted(&parts.headers) } else { Fronted::default() };
@@ -220,11 +240,23 @@ impl Proxy {
             Ok(key) => {
                 let host = front.host.filter(|host| core.is_another(host, &key));
                 let Caller { who, trusted, .. } = caller;
-                let (present, hash) = (OnceLock::new(), key.hash());
+                let (present, hash, upgrades) = (OnceLock::new(), key.hash(), upgrade.is_some());
                 let (route, id) = (&route, &id);
-                let visit =
-                    Visit { parts: &parts, class, key, route, client, who, trusted, arrived, host, present, id };
-                let looks_up = class.looks_up() && host.is_none() && route.share;
+                let visit = Visit {
+                    parts: &parts,
+                    class,
+                    key,
+                    route,
+                    client,
+                    who,
+                    trusted,
+                    arrived,
+                    host,
+                    trailers,
+                    present,
+                    id,
+                };
+                let looks_up = !upgrades && class.looks_up() && host.is_none() && route.share;
                 let found = match looks_up.then(|| core.hit(&visit)) {
                     Some(Ok(choice)) => {
                         let map = core.spare(&class, &mut parts);
@@ -235,15 +267,18 @@ impl Proxy {
                     None => None,
                 };
                 let absent = Absent::new(core, &visit, caller, scheme);
-                let served = match (found, class.way()) {
-                    (Some(found), _) => Box::pin(core.miss(&visit, found)).await,
-                    (None, Way::Pass(why)) => Box::pin(core.pass_with(&visit, why.into(), body)).await,
+                let served = match (upgrade, found, class.way()) {
+                    (Some(protocol), ..) => Box::pin(core.upgrade(&visit, protocol)).await,
+                    (None, Some(found), _) => Box::pin(core.miss(&visit, found)).await,
+                    (None, None, Way::Pass(why)) => Box::pin(core.pass_with(&visit, why.into(), body)).await,
                     // What is not in the key must not choose what others get.
-                    (None, _) if host.is_some() => Box::pin(core.pass_with(&visit, Detail::ForwardedHost, body)).await,
-                    (None, _) => Box::pin(core.pass_with(&visit, Detail::Route, body)).await,
+                    (None, None, _) if host.is_some() => {
+                        Box::pin(core.pass_with(&visit, Detail::ForwardedHost, body)).await
+                    }
+                    (None, None, _) => Box::pin(core.pass_with(&visit, Detail::Route, body)).await,
                 };
                 absent.stayed();
-                (hash, served)
+                (hash, if upgrades { served } else { visit.or_fallback(served) })
             }
         };
         core.record(parts, (client, caller, scheme), (arrived, &id), key, served)
@@ -291,12 +326,13 @@ impl Core {
     fn caller(&self, client: &Client, headers: &HeaderMap) -> Caller {
         let (address, networks) = (client.address(), self.trusted_by(client));
         if !client::is_in(networks, address.ip()) {
-            return Caller { address, who: Who::of(address.ip()), trusted: false };
+            let who = Who::of(address.ip());
+            return Caller { address: (told(address.ip()), address.port()).into(), who, trusted: false };
         }
         let found = client::path(address.ip(), headers, networks).last().unwrap_or(address.ip());
         let is_peer = found == address.ip().to_canonical();
         // Of another than the peer nobody knows the port for certain.
-        let address = if is_peer { address } else { (found, 0).into() };
+        let address = if is_peer { (told(address.ip()), address.port()).into() } else { (told(found), 0).into() };
         Caller { address, who: Who::of(found), trusted: true }
     }
 

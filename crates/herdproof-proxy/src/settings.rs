@@ -29,18 +29,23 @@
 //! # Ok::<(), herdproof_proxy::settings::BadSettings>(())
 //! ```
 
+mod fallback;
 mod file;
+mod listen;
 mod mistake;
 mod network;
 #[cfg(test)]
 mod tests;
 mod units;
 
-use std::{net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use http::HeaderName;
 
 use crate::policy::Route as Rules;
+pub use fallback::Fallback;
+pub use listen::{Listen, NotAPlace};
+pub(crate) use listen::{OVER_UNIX, UNIX, told, unix_path};
 pub use mistake::BadSettings;
 pub use network::{Network, NotANetwork};
 pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, parse_time, show_size, show_time};
@@ -49,7 +54,7 @@ pub use units::{NotASize, NotATime, NotAnAddress, parse_address, parse_size, par
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Where clients are served.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where metrics and health are; nowhere, if there is none.
     pub admin: Option<SocketAddr>,
     /// Whether the admin address may be one that others can reach.
@@ -84,6 +89,8 @@ pub struct Settings {
     pub clients: ClientSettings,
     /// How the bodies of requests are dealt with.
     pub uploads: UploadSettings,
+    /// Which requests may leave HTTP.
+    pub upgrades: UpgradeSettings,
     /// What is written down of requests.
     pub log: LogSettings,
     /// How long a stop waits for what is under way.
@@ -95,8 +102,10 @@ pub struct Settings {
 /// The service behind the proxy, and how it is dealt with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OriginSettings {
-    /// Such as `http://127.0.0.1:3000`.
+    /// Such as `http://127.0.0.1:3000`, or `unix:/run/app.sock`.
     pub url: String,
+    /// What it is told in `Host`; by default what the client asked for.
+    pub host: Option<String>,
     /// Requests at a time, to begin with: it adapts from there.
     pub limit: u32,
     /// Below this it does not adapt. By default a thirty-second of it where the origin is slow, and half of what it did
@@ -150,6 +159,8 @@ pub struct ClientSettings {
     /// Whether connections from trusted proxies begin with a [PROXY header](crate::listener::proxy_header), version 1 or 2. Those
     /// that do not are closed. Connections from elsewhere have none.
     pub proxy_protocol: bool,
+    /// Who may connect to a Unix socket, as the rights of its file.
+    pub socket_mode: u32,
 }
 
 /// How the bodies of requests are dealt with.
@@ -158,6 +169,17 @@ pub struct UploadSettings {
     /// Bytes of memory for small bodies, which are read before their requests take a seat at the origin. Beyond half of it, one
     /// client has an eighth at most.
     pub buffer: u64,
+}
+
+/// Connections that speak another protocol after their first answer, such as `websocket`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpgradeSettings {
+    /// The protocols that clients may ask for in `Upgrade`, in small letters. None of HTTP itself.
+    pub protocols: Vec<String>,
+    /// Such connections at a time. One client has at most as many as it leaves free: half, if it is alone.
+    pub most: u32,
+    /// How long nothing may come from either side.
+    pub idle: Duration,
 }
 
 /// What is written down of requests.
@@ -200,6 +222,17 @@ pub struct Route {
     pub share: bool,
     /// How long they may be used, and by whom.
     pub rules: Rules,
+    /// What is answered instead of an error, if the origin fails or is not asked and nothing is kept that may be served.
+    pub fallback: Option<Arc<Fallback>>,
+    /// Into what pages are compressed that are kept for all, if clients take it; into nothing, if this is empty.
+    pub compress: Vec<Coding>,
+}
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// What every browser takes.
+    Gzip,
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -211,7 +244,7 @@ const LOCAL: [u8; 4] = [127, 0, 0, 1];
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            listen: (LOCAL, 8080).into(),
+            listen: Listen::Address((LOCAL, 8080).into()),
             admin: Some((LOCAL, 9090).into()),
             admin_anywhere: false,
             admin_hosts: Vec::new(),
@@ -228,6 +261,7 @@ impl Default for Settings {
             routes: Vec::new(),
             clients: ClientSettings::default(),
             uploads: UploadSettings::default(),
+            upgrades: UpgradeSettings::default(),
             log: LogSettings::default(),
             drain: secs(30),
             warm_up: secs(10),
@@ -239,6 +273,7 @@ impl Default for OriginSettings {
     fn default() -> OriginSettings {
         OriginSettings {
             url: String::new(),
+            host: None,
             limit: 256,
             limit_floor: None,
             probe: None,
@@ -268,6 +303,7 @@ impl Default for ClientSettings {
             max_head: 32 << 10,
             half_close: false,
             proxy_protocol: false,
+            socket_mode: 0o660,
         }
     }
 }
@@ -275,6 +311,12 @@ impl Default for ClientSettings {
 impl Default for UploadSettings {
     fn default() -> UploadSettings {
         UploadSettings { buffer: 16 << 20 }
+    }
+}
+
+impl Default for UpgradeSettings {
+    fn default() -> UpgradeSettings {
+        UpgradeSettings { protocols: vec!["websocket".into()], most: 1024, idle: secs(60) }
     }
 }
 

@@ -10,6 +10,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::settings::told;
+
 /// The client that a request counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Who {
@@ -23,7 +25,7 @@ const IPV6: u64 = 1 << 63;
 impl Who {
     /// The client with this address.
     pub(crate) fn of(address: IpAddr) -> Who {
-        let address = address.to_canonical();
+        let address = told(address.to_canonical());
         Who { address, key: key(address) }
     }
 

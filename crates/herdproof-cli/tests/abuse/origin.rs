@@ -245,6 +245,19 @@ async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
                 sleep(Duration::from_millis(200)).await;
                 return Ok(());
             }
+            Plan::Switch => {
+                let head = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+                stream.get_mut().write_all(head).await?;
+                drop(stay);
+                let mut bytes = [0; 4096];
+                loop {
+                    let read = stream.read(&mut bytes).await?;
+                    if read == 0 {
+                        return Ok(());
+                    }
+                    stream.get_mut().write_all(&bytes[..read]).await?;
+                }
+            }
             Plan::Reset => {
                 stream.get_ref().set_zero_linger()?;
                 return Ok(());
@@ -314,6 +327,8 @@ enum Plan {
         sent: usize,
     },
     Raw(&'static [u8]),
+    /// Grants an upgrade, and sends back what comes then.
+    Switch,
     Reset,
 }
 
@@ -374,6 +389,11 @@ impl Plan {
             "slow" => {
                 sleep(4 * HOLD).await;
                 Plan::text(200, "no-store", format!("for {user}\n"))
+            }
+            "socket" if field(head, "upgrade").is_some_and(|name| name == "websocket") => Plan::Switch,
+            "text" => {
+                let fields = "cache-control: max-age=60\r\ncontent-type: text/html\r\n".into();
+                Plan::with(200, fields, format!("line {target}\n").repeat(4_000).into_bytes())
             }
             "missing" => Plan::text(404, "", "there is no such page\n".into()),
             "reset" => Plan::Reset,

@@ -19,6 +19,7 @@ use http::HeaderMap;
 
 use super::{Arrival, Landed};
 use crate::{
+    compress::Coming,
     key::{AsKey, Key, KeyRef},
     learn,
     log::Writer,
@@ -81,7 +82,7 @@ impl Arrival<'_> {
         // The next request may come as soon as this one has its last byte.
         core.store.keep_for_one(&place, Arc::clone(&self.object), MOST);
         landing.land_and_end(landed);
-        match self.receive(writer, body).await {
+        match self.receive(writer, Coming::new(body, None)).await {
             (_, Some((chunks, footprint))) => {
                 let object = Object::kept(self.object.head(), self.object.life, chunks, &footprint);
                 core.store.keep_for_one(&place, Arc::new(object), MOST);

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
 use super::{Job, Kind};
 use crate::{
+    compress,
     failing::By,
     learn,
     policy::{
@@ -88,7 +89,12 @@ impl Job {
             }
         }
         match &self.prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
+            Some(prior) => {
+                condition::ask(&mut headers, &prior.head().headers());
+                if !self.route.compress.is_empty() {
+                    compress::ask_whether(&mut headers);
+                }
+            }
             None => condition::clear(&mut headers),
         }
         if let Some(host) = self.outgoing.headers.get(header::HOST) {

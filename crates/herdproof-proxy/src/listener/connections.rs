@@ -21,6 +21,7 @@ use super::{
     ledger::{Book, Unanswered},
     proxy_header::Source,
     pulse::{Ended, Patience, Pulse, Watch},
+    tunnel::Tunnel,
 };
 use crate::{
     memory::{Cause, Connected},
@@ -45,6 +46,8 @@ pub(super) struct Connections {
     open: AtomicUsize,
     /// Told whenever the last one is gone.
     emptied: Notify,
+    /// How long a stop takes at most, in nanoseconds; said before it is told.
+    pub(super) drain: AtomicU64,
     pub(super) counts: Counts,
 }
 
@@ -97,6 +100,8 @@ pub(super) struct Connection {
     unended: AtomicBool,
     /// Whether a request's body has begun that was not read to its end.
     unread: AtomicBool,
+    /// What comes after the answer that is under way, if that is a 101.
+    pub(super) tunnel: Mutex<Option<Tunnel>>,
     /// Its task, so that it can be told.
     waker: Mutex<Option<Waker>>,
 }
@@ -123,6 +128,7 @@ impl Connections {
             stage: AtomicU8::new(Stage::Open as u8),
             open: AtomicUsize::new(0),
             emptied: Notify::new(),
+            drain: AtomicU64::new(0),
             counts: Counts::default(),
         }
     }
@@ -173,6 +179,7 @@ impl Connections {
             over: AtomicBool::new(false),
             unended: AtomicBool::new(false),
             unread: AtomicBool::new(false),
+            tunnel: Mutex::new(None),
             waker: Mutex::new(None),
         });
         let watched = Watched { connection: Arc::clone(&connection), watch: Watch::new(env.coarse()) };

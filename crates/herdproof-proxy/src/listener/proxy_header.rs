@@ -16,6 +16,7 @@ use std::{
 use tokio::net::TcpStream;
 
 use super::pulse::Pulse;
+use crate::stream::Stream;
 
 const V1: &[u8] = b"PROXY ";
 /// With the end of the line.
@@ -135,11 +136,42 @@ fn parse_v2(bytes: &[u8]) -> Parsed {
 }
 
 /// Takes a header off a connection; nothing if what came is none. An error if the connection ends before that is known.
-pub(super) async fn take(stream: &TcpStream, pulse: &Pulse) -> io::Result<Option<Source>> {
+pub(super) async fn take(stream: &Stream, pulse: &Pulse) -> io::Result<Option<Source>> {
+    match stream {
+        Stream::Tcp(tcp) => take_ahead(tcp, stream, pulse).await,
+        #[cfg(unix)]
+        Stream::Unix(_) => take_bytewise(stream, pulse).await,
+    }
+}
+
+/// Where nobody can look ahead: one byte after the other, so that none of what follows is taken.
+#[cfg(unix)]
+async fn take_bytewise(stream: &Stream, pulse: &Pulse) -> io::Result<Option<Source>> {
+    let mut seen = Vec::new();
+    loop {
+        let mut byte = [0];
+        if read(stream, &mut byte).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        pulse.read(1);
+        seen.extend_from_slice(&byte);
+        match parse(&seen) {
+            Parsed::Incomplete => {}
+            Parsed::Header(source, _) => {
+                // As below.
+                pulse.end();
+                return Ok(Some(source));
+            }
+            Parsed::Invalid => return Ok(None),
+        }
+    }
+}
+
+async fn take_ahead(tcp: &TcpStream, stream: &Stream, pulse: &Pulse) -> io::Result<Option<Source>> {
     let mut seen = Vec::new();
     let mut ahead = [0; 256];
     loop {
-        let bytes = stream.peek(&mut ahead).await?;
+        let bytes = tcp.peek(&mut ahead).await?;
         if bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -165,7 +197,7 @@ pub(super) async fn take(stream: &TcpStream, pulse: &Pulse) -> io::Result<Option
 }
 
 /// Some of the bytes, which are here already.
-async fn read(stream: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+async fn read(stream: &Stream, into: &mut [u8]) -> io::Result<usize> {
     loop {
         stream.readable().await?;
         match stream.try_read(into) {

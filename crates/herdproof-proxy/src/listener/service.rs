@@ -11,12 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 
-use super::{connections::Connection, proxy_header::Source};
+use super::{connections::Connection, proxy_header::Source, tunnel::Tunnel};
 use crate::memory::Connected;
 
 /// Who asks.
@@ -39,6 +39,11 @@ impl Client {
     /// Whether its connection was ended by us.
     pub(crate) fn is_ended(&self) -> bool {
         self.0.is_over()
+    }
+
+    /// Where this connection leads to after the answer to the request that is under way, which is a 101.
+    pub(crate) fn tunnel(&self, tunnel: Tunnel) {
+        *self.0.tunnel.lock() = Some(tunnel);
     }
 
     /// Its connection.
@@ -134,7 +139,9 @@ where
         let this = self.project();
         let mut response = ready!(this.future.poll(cx));
         let busy = this.busy.take();
-        if busy.as_ref().is_some_and(|busy| busy.0.all.is_stopping()) {
+        let is_last = busy.as_ref().is_some_and(|busy| busy.0.all.is_stopping());
+        // With a 101 the connection is no longer ours to end in this way.
+        if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let (false, Some(busy)) = (*this.knows_chunks, &busy) {

@@ -12,17 +12,14 @@ use std::{
 };
 
 use herdproof::{Env, env::Sleep};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     connections::Connection,
     lane::{Lane, Rest, Shortcut},
     strict::{Looked, Strict},
 };
-use crate::who::Who;
+use crate::{stream::Stream, who::Who};
 
 thread_local! {
     /// Where answers are written down before they go out.
@@ -41,7 +38,7 @@ const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 /// A client's socket, whose bytes its [`Connection`] hears of.
 pub(super) struct Socket {
     env: Env,
-    stream: TcpStream,
+    stream: Stream,
     connection: Arc<Connection>,
     shortcut: Shortcut,
     strict: Strict,
@@ -57,12 +54,7 @@ struct Lingering {
 }
 
 impl Socket {
-    pub(super) fn new(
-        env: &Env,
-        stream: TcpStream,
-        connection: Arc<Connection>,
-        lane: Option<Arc<dyn Lane>>,
-    ) -> Socket {
+    pub(super) fn new(env: &Env, stream: Stream, connection: Arc<Connection>, lane: Option<Arc<dyn Lane>>) -> Socket {
         Socket {
             env: env.clone(),
             stream,
@@ -72,6 +64,24 @@ impl Socket {
             refused: None,
             lingering: None,
         }
+    }
+
+    /// Whose it is; none if something came that cannot be read.
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+        self.refused.is_none().then(|| Arc::clone(&self.connection))
+    }
+
+    /// Reads what is not HTTP.
+    pub(super) fn poll_read_raw(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        self.connection.pulse.read(into.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Closes our side, and nothing more.
+    pub(super) fn poll_shutdown_raw(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     /// Reads what a client sends of a body that nobody wants or after a head that was refused, until it closes its side as well.
@@ -238,7 +248,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if self.connection.is_unended() {
             // What is not whole must not look as if it were: the client gets an error instead of an end.
-            self.stream.set_zero_linger().ok();
+            self.stream.set_broken();
         }
     }
 }

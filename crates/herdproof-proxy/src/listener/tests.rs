@@ -12,6 +12,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     sync::Semaphore,
 };
 
@@ -533,7 +534,8 @@ fn a_port_that_is_taken_says_so_and_how_to_find_who_has_it() {
         let says =
             format!("cannot listen on 127.0.0.1:{port}: another program has port {port}; `ss -ltnp 'sport = :{port}'`");
         assert!(error.to_string().starts_with(&says), "{error}");
-        let denied = CannotListen { address: ([0; 4], 80).into(), error: io::ErrorKind::PermissionDenied.into() };
+        let denied =
+            CannotListen { place: Listen::Address(([0; 4], 80).into()), error: io::ErrorKind::PermissionDenied.into() };
         assert!(denied.to_string().contains("ports below 1024 need a right"), "{denied}");
         let error = Listener::bind("192.0.2.1:0".parse().unwrap(), &ClientSettings::default()).unwrap_err();
         assert!(error.to_string().ends_with("this machine does not have that address"), "{error}");

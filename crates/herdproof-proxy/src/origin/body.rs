@@ -4,12 +4,13 @@ use std::{
     error::Error,
     fmt,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -106,7 +107,8 @@ impl Drop for Streamed {
 }
 
 /// The body of an answer. It holds the seat and the connection: read to its end, the connection is used again; dropped
-/// before, it is closed. Trailers are dropped: nobody may rely on them, and a stored answer could not give them.
+/// before, it is closed. Trailers are dropped unless somebody has a [place](OriginBody::trailing) for them: a stored answer could not
+/// give them, as it goes out with a length.
 pub struct OriginBody {
     incoming: Incoming,
     /// There until the end.
@@ -117,6 +119,8 @@ pub struct OriginBody {
     took: Duration,
     /// Told if it breaks off.
     origin: Weak<Inner>,
+    /// Where trailers go.
+    trailers: Option<Arc<OnceLock<HeaderMap>>>,
 }
 
 /// A body that did not come to its end.
@@ -130,7 +134,7 @@ pub enum BodyError {
 
 impl OriginBody {
     pub(super) fn new(incoming: Incoming, lease: Lease, took: Duration, origin: Weak<Inner>) -> OriginBody {
-        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false, took, origin };
+        let mut body = OriginBody { incoming, lease: Some(lease), waiting: false, took, origin, trailers: None };
         if body.incoming.is_end_stream() {
             body.end();
         }
@@ -140,6 +144,16 @@ impl OriginBody {
     /// How long the origin took to begin its answer.
     pub(crate) fn took(&self) -> Duration {
         self.took
+    }
+
+    /// That of an answer after which the connection is no longer one for HTTP.
+    pub(super) fn nothing(incoming: Incoming) -> OriginBody {
+        OriginBody { incoming, lease: None, waiting: false, took: Duration::ZERO, origin: Weak::new(), trailers: None }
+    }
+
+    /// Where its trailers are when it is over, if it has any.
+    pub(crate) fn trailing(&mut self) -> Arc<OnceLock<HeaderMap>> {
+        Arc::clone(self.trailers.get_or_insert_default())
     }
 
     fn end(&mut self) {
@@ -174,7 +188,11 @@ impl Body for OriginBody {
                 if this.waiting { lease.link.wait_for_body() } else { lease.link.rest() }
             }
             match ready!(frame) {
-                Some(Ok(frame)) if frame.is_trailers() => {}
+                Some(Ok(frame)) if frame.is_trailers() => {
+                    if let (Some(place), Ok(trailers)) = (&this.trailers, frame.into_trailers()) {
+                        place.set(trailers).ok();
+                    }
+                }
                 Some(Ok(frame)) => {
                     // So that the connection is there for the next without another poll.
                     if this.incoming.is_end_stream() {

@@ -8,6 +8,7 @@ use std::{
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -17,7 +18,9 @@ use std::{
 
 use herdproof::{Env, env::Rng};
 use parking_lot::RwLock;
-use tokio::sync::Notify;
+use tokio::{net::TcpStream, sync::Notify};
+
+use crate::{settings::OVER_UNIX, stream::Stream};
 
 /// How long after a look-up that failed there is another, about.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -36,6 +39,8 @@ struct Shared {
 #[derive(Default)]
 struct Found {
     addresses: Vec<SocketAddr>,
+    /// The path of a socket, instead of an address.
+    unix: Option<PathBuf>,
     /// Those that could not be connected to since the last look-up.
     failed: Vec<SocketAddr>,
     /// Why there are none. Nothing at all while it is looked up for the first time.
@@ -55,6 +60,14 @@ impl Names {
             let host = Arc::clone(&host);
             async move { tokio::net::lookup_host((&*host, port)).await.map(Iterator::collect) }
         })
+    }
+
+    /// A socket in the file system, which has no address.
+    pub(super) fn unix(path: PathBuf) -> Names {
+        let names = Names::unknown();
+        *names.0.found.write() =
+            Found { addresses: vec![SocketAddr::new(OVER_UNIX, 0)], unix: Some(path), ..Found::default() };
+        names
     }
 
     /// Whatever addresses a look-up finds, which is made again and again in the background.
@@ -101,6 +114,20 @@ impl Names {
             return Some(Err(io::Error::new(error.kind(), error.to_string())));
         }
         Some(Ok(found.in_order(self.0.turn.fetch_add(1, Relaxed))))
+    }
+
+    /// A connection to one of the addresses.
+    pub(super) async fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
+        #[cfg(unix)]
+        {
+            let path = self.0.found.read().unix.clone();
+            if let Some(path) = path {
+                return tokio::net::UnixStream::connect(path).await.map(Stream::Unix);
+            }
+        }
+        let stream = Stream::Tcp(TcpStream::connect(address).await?);
+        stream.set_nodelay()?;
+        Ok(stream)
     }
 
     /// Whether this is still one of the origin's addresses.
@@ -159,7 +186,7 @@ mod tests {
 
     #[test]
     fn each_address_has_its_turn_and_those_that_failed_are_the_last() {
-        let found = Found { addresses: (1..=3).map(address).collect(), failed: vec![address(2)], error: None };
+        let found = Found { addresses: (1..=3).map(address).collect(), failed: vec![address(2)], ..Found::default() };
         let order = |turn| found.in_order(turn).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>();
         assert_eq!(order(0), ["10.0.0.1", "10.0.0.3", "10.0.0.2"]);
         assert_eq!(order(1), ["10.0.0.3", "10.0.0.1", "10.0.0.2"]);

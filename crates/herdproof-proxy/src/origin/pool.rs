@@ -43,7 +43,7 @@ use hyper::client::conn::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::{net::TcpStream, sync::Notify};
+use tokio::sync::Notify;
 
 pub(super) use self::link::{Lease, Link, Progress};
 use self::{
@@ -51,6 +51,7 @@ use self::{
     socket::Socket,
 };
 use super::{OriginSettings, body::Sending, names::Names, seat::Place};
+use crate::stream::Stream;
 
 /// Connections being made at a time. Enough for 300 a second to an origin a tenth of a second away, and less than the
 /// shortest line before an accept.
@@ -280,7 +281,7 @@ impl Shared {
 
     /// Tries the addresses in turn. Each has its share of the time that is left, so that one which never answers does not take
     /// it all.
-    async fn reach(&self, deadline: Tick) -> io::Result<(TcpStream, SocketAddr)> {
+    async fn reach(&self, deadline: Tick) -> io::Result<(Stream, SocketAddr)> {
         let addresses = self.names.addresses().await?;
         let mut last = None;
         for (tried, address) in addresses.iter().enumerate() {
@@ -288,11 +289,8 @@ impl Shared {
             let now = self.env.now();
             let until = now + (deadline - now) / left;
             self.counts.dialled.fetch_add(1, Relaxed);
-            match by(&self.env, Some(until), TcpStream::connect(address)).await {
-                Some(Ok(stream)) => {
-                    stream.set_nodelay(true)?;
-                    return Ok((stream, *address));
-                }
+            match by(&self.env, Some(until), self.names.connect(*address)).await {
+                Some(Ok(stream)) => return Ok((stream, *address)),
                 Some(Err(error)) => last = Some(error),
                 None => last = Some(io::Error::new(io::ErrorKind::TimedOut, "no connection in time")),
             }
@@ -304,7 +302,7 @@ impl Shared {
     /// The connection's own task.
     async fn start(
         self: &Arc<Shared>,
-        stream: TcpStream,
+        stream: Stream,
         address: SocketAddr,
         crowded: bool,
         open: Open,
@@ -313,7 +311,7 @@ impl Shared {
         let link = Arc::new(Link::new(&self.env, address, ends, self.times));
         let handshake = self.builder.handshake(TokioIo::new(Socket::new(stream, &link)));
         let (sender, connection) = handshake.await.map_err(io::Error::other)?;
-        let task = drive(Arc::downgrade(self), Arc::clone(&link), connection, open);
+        let task = drive(Arc::downgrade(self), Arc::clone(&link), connection.with_upgrades(), open);
         self.env.spawn(task).detach();
         Ok(Idle { link, sender })
     }

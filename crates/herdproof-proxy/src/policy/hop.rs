@@ -221,6 +221,23 @@ fn is_forged(name: &str, by: &Forwarder<'_>) -> bool {
         || HOP_BY_HOP.iter().any(|hop| *hop == *spelt)
 }
 
+/// Whether a field is about the connection that it came over.
+pub(super) fn is_of_connection(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name)
+}
+
+/// Whether what this field says is believed if a proxy says it, about the client or the user; and so if it only looks as if one did.
+pub(crate) fn is_for_proxies(name: &HeaderName, identity: &Identity) -> bool {
+    let name = name.as_str();
+    name.contains('_')
+        || X_REAL_IP == *name
+        || name.starts_with(FORWARDED_AS)
+        || BELIEVED.contains(&name)
+        || is_address(name)
+        || identity.is(name)
+        || identity.resembles(name)
+}
+
 /// Whether a request has been here before: it would come again, and again.
 pub fn loops(headers: &HeaderMap, name: &str) -> bool {
     let is_name = |text: &[u8]| text.eq_ignore_ascii_case(name.as_bytes());

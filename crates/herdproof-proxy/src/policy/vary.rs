@@ -197,6 +197,11 @@ impl Encodings {
         Encodings(if others { BR | ZSTD | GZIP } else { taken } & !refused)
     }
 
+    /// Whether gzip is one of them.
+    pub fn has_gzip(self) -> bool {
+        self.0 & GZIP != 0
+    }
+
     /// As `Accept-Encoding` says it; empty for none.
     pub fn as_str(self) -> &'static str {
         match self.0 {

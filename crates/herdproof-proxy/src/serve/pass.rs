@@ -15,7 +15,7 @@ use crate::{
     key::Key,
     learn,
     origin::{OriginError, Outgoing},
-    policy::{Draws, Times, hop, invalidate, judge},
+    policy::{Draws, Times, invalidate, judge},
 };
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -23,17 +23,19 @@ const CLOSE: HeaderValue = HeaderValue::from_static("close");
 impl Core {
     /// By itself to the origin, without a body.
     pub(super) async fn pass(&self, visit: &Visit<'_>, why: Detail) -> Served {
+        let mut headers = visit.headers(self);
+        visit.trailers.ask(&mut headers);
         let outgoing = Outgoing {
             method: visit.parts.method.clone(),
             target: visit.target(),
-            headers: visit.headers(self),
+            headers,
             route: visit.template(self).hash(),
         };
         let asked = self.env.now();
         // Boxed, as below: else every client that waits for another's answer would have room for this in its task.
         match Box::pin(self.origin.fetch(&outgoing, visit.ask(self).deadline(asked + self.settings.wait))).await {
             Ok(mut response) => {
-                hop::strip(response.headers_mut());
+                visit.trailers.strip(&mut response);
                 let times = Times { asked, answered: self.env.now(), wall: self.env.wall() };
                 let route = &visit.route.rules;
                 let verdict =
@@ -68,7 +70,8 @@ impl Core {
         let headers = &visit.parts.headers;
         let body = if may_pause(headers) { visit.client.pausing_upload(body) } else { visit.client.upload(body) };
         let body = match self.uploads.receive(visit.who.key(), headers, body, deadline).await {
-            Ok(body) => body,
+            Ok(body) if visit.trailers.announced.is_some() => body,
+            Ok(body) => body.bare(),
             Err(refused) => return self.not_uploaded(refused),
         };
         let (length, progress) = (body.size_hint().exact(), body.progress());
@@ -79,14 +82,18 @@ impl Core {
         if length.is_none() {
             // Else a GET would go on without the body that it came with.
             request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            if let Some(names) = &visit.trailers.announced {
+                request.headers_mut().insert(header::TRAILER, names.clone());
+            }
         }
+        visit.trailers.ask(request.headers_mut());
         Carried::expect(&mut request);
         // How long the body took is not counted: a slow upload waits for its seat as long as any.
         let asked = self.env.now();
         let ask = visit.ask(self).deadline(asked + self.settings.wait);
         match Box::pin(self.origin.send(request, visit.template(self).hash(), ask)).await {
             Ok(mut response) => {
-                hop::strip(response.headers_mut());
+                visit.trailers.strip(&mut response);
                 let status = response.status();
                 if (status.is_client_error() || status.is_server_error())
                     && progress.is_some_and(|progress| !progress.is_over())

@@ -216,6 +216,16 @@ impl Proxy {
             );
             let help = "Uploads that were ended with 408 because their client sent too slowly.";
             page.counter("herdproof_uploads_slow_total", help, uploads.slow);
+            let upgrades = core.upgrades.stats();
+            let help = "Connections that speak another protocol after an upgrade.";
+            page.gauge("herdproof_upgrades", help, f64::from(upgrades.held));
+            page.counter("herdproof_upgrades_total", "Upgrades that the origin granted.", upgrades.begun);
+            let help = "Requests for an upgrade that were refused because too many connections are upgraded.";
+            page.counter("herdproof_upgrades_refused_total", help, upgrades.refused);
+            let (compressed, skipped) = core.press.counts();
+            page.counter("herdproof_compressed_total", "Responses that were compressed, once each.", compressed);
+            let help = "Responses that were kept as they came because too much was being compressed.";
+            page.counter("herdproof_compress_skipped_total", help, skipped);
             page.gauge("herdproof_fills", "Fetches for the cache that are under way.", flights.in_air as f64);
             let help = "Requests for pages that were private lately, at the origin or waiting for their turn.";
             page.gauge("herdproof_private_requests", help, core.widening.len() as f64);

@@ -6,10 +6,12 @@
 mod chance;
 mod changes;
 mod clients;
+mod compress;
 mod counted;
 mod deception;
 mod failing;
 mod fair;
+mod fallbacks;
 mod herds;
 mod insisting;
 mod memory;
@@ -20,6 +22,10 @@ mod requests;
 mod sharing;
 mod stale;
 mod targeted;
+mod trailers;
 mod turned;
+#[cfg(unix)]
+mod unix;
+mod upgrades;
 mod uploads;
 mod world;

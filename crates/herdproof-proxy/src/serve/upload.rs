@@ -148,7 +148,7 @@ impl Uploads {
         let mut first = VecDeque::new();
         if is_small {
             match self.buffer(who, &mut body, size.exact()).await? {
-                Buffered::Whole(bytes) => return Ok(Carried::Whole(bytes)),
+                Buffered::Whole(bytes, trailers) => return Ok(Carried::Whole(bytes, trailers)),
                 Buffered::Beginning(pieces) => first = pieces,
             }
         }
@@ -172,9 +172,16 @@ impl Uploads {
     ) -> Result<Buffered, Refused> {
         let most = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(SMALL);
         let mut kept = Kept { bytes: Vec::new(), charge: self.charge(who) };
+        let mut trailers = None;
         while let Some(frame) = body.frame().await {
-            // Trailers are for one hop.
-            let Ok(mut data) = frame.map_err(|_| Refused::Broken)?.into_data() else { continue };
+            let mut data = match frame.map_err(|_| Refused::Broken)?.into_data() {
+                Ok(data) => data,
+                // hyper takes no more than 16 KiB of them.
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok();
+                    continue;
+                }
+            };
             let fits = kept.bytes.len() + data.len() <= SMALL;
             let room = if fits { kept.reserve(data.len(), most) } else { kept.charge.take(data.len()) };
             match room {
@@ -188,7 +195,7 @@ impl Uploads {
                 Room::Full => return Ok(kept.beginning(data)),
             }
         }
-        Ok(Buffered::Whole(kept.into_bytes()))
+        Ok(Buffered::Whole(kept.into_bytes(), trailers.map(Box::new)))
     }
 
     fn charge(&self, who: u64) -> Charge {
@@ -232,7 +239,7 @@ fn expects_continue(headers: &HeaderMap) -> bool {
 
 /// What came of reading a body that may be small.
 enum Buffered {
-    Whole(Bytes),
+    Whole(Bytes, Option<Box<HeaderMap>>),
     /// It is larger, or there is no more memory.
     Beginning(VecDeque<Bytes>),
 }
@@ -344,8 +351,8 @@ impl Drop for Seat {
 
 /// A request's body on its way to the origin.
 pub(super) enum Carried {
-    /// All of it is here.
-    Whole(Bytes),
+    /// All of it is here, and what comes after it.
+    Whole(Bytes, Option<Box<HeaderMap>>),
     Streamed(Box<Streamed>),
 }
 
@@ -393,10 +400,18 @@ impl Progress {
 }
 
 impl Carried {
+    /// Without what comes after it, so that it can go on with a length.
+    pub(super) fn bare(self) -> Carried {
+        match self {
+            Carried::Whole(bytes, _) => Carried::Whole(bytes, None),
+            streamed @ Carried::Streamed(_) => streamed,
+        }
+    }
+
     /// How far it is, if it is not here.
     pub(super) fn progress(&self) -> Option<Arc<Progress>> {
         match self {
-            Carried::Whole(_) => None,
+            Carried::Whole(..) => None,
             Carried::Streamed(streamed) => Some(Arc::clone(&streamed.progress)),
         }
     }
@@ -405,7 +420,7 @@ impl Carried {
     pub(super) fn expect(request: &mut Request<Carried>) {
         let asks = match request.body() {
             Carried::Streamed(streamed) => streamed.go.as_ref().map(|go| Arc::clone(&go.wanted)),
-            Carried::Whole(_) => None,
+            Carried::Whole(..) => None,
         };
         match asks {
             Some(wanted) => hyper::ext::on_informational(request, move |response| {
@@ -505,22 +520,25 @@ impl Body for Carried {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
         match self.get_mut() {
-            Carried::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Carried::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Carried::Whole(bytes, trailers) if bytes.is_empty() => {
+                Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))))
+            }
+            Carried::Whole(bytes, _) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Carried::Streamed(streamed) => Pin::new(&mut **streamed).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Carried::Whole(bytes) => bytes.is_empty(),
+            Carried::Whole(bytes, trailers) => bytes.is_empty() && trailers.is_none(),
             Carried::Streamed(streamed) => streamed.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Carried::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Carried::Whole(bytes, None) => SizeHint::with_exact(bytes.len() as u64),
+            Carried::Whole(..) => SizeHint::new(),
             Carried::Streamed(streamed) => streamed.size_hint(),
         }
     }

@@ -9,10 +9,13 @@ use herdproof::{Tick, gate::Ask};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request::Parts};
 
 use super::Core;
+use http_body::Body as _;
+
 use crate::{
     access::{Outcome, RequestId},
     body::Body,
     cache_status::{CACHE_STATUS, cache_status},
+    compress,
     deliver::{self, deliver},
     detail::Detail,
     failing::By,
@@ -25,9 +28,9 @@ use crate::{
     policy::{
         Class, RequestDirectives, classify, client, condition,
         hop::{self, Forwarder, X_REQUEST_ID},
-        vary,
+        trailer, vary,
     },
-    settings::Route,
+    settings::{Route, told},
     store::{Found, Place},
     who::Who,
 };
@@ -49,10 +52,41 @@ pub(super) struct Visit<'a> {
     pub(super) arrived: Tick,
     /// Whom the client asked for, as a proxy in front says that we trust, if that is somebody else than in the key.
     pub(super) host: Option<&'a str>,
+    pub(super) trailers: Trailers,
     /// There for as long as it is, so that a load that it began can tell whether it has left.
     pub(super) present: OnceLock<Arc<()>>,
     /// By which it is found in other logs, once somebody needs that.
     pub(super) id: &'a OnceLock<RequestId>,
+}
+
+/// Fields after bodies, of a request that goes to the origin alone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trailers {
+    /// Whether its client takes them after an answer.
+    pub(super) wanted: bool,
+    /// Which of them come after its own body and go on.
+    pub(super) announced: Option<HeaderValue>,
+}
+
+impl Trailers {
+    /// Has the origin know that they are taken.
+    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+        if self.wanted {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+        }
+    }
+
+    /// Takes away what is about the connection to the origin, and leaves which trailers come if they are wanted. With a length there
+    /// is no place for them.
+    pub(super) fn strip(&self, response: &mut Response<OriginBody>) {
+        let is_chunked = response.body().size_hint().exact().is_none();
+        let names = (self.wanted && is_chunked).then(|| trailer::announced(response.headers(), |_| false)).flatten();
+        hop::strip(response.headers_mut());
+        if let Some(names) = names {
+            response.headers_mut().insert(header::TRAILER, names);
+        }
+    }
 }
 
 /// What a request is to be answered with, of what is kept or arriving.
@@ -106,7 +140,8 @@ impl Visit<'_> {
     pub(super) fn passed(&self, response: Response<OriginBody>, why: Detail) -> Served {
         let cache = cache_status(Outcome::Pass, why, Some(response.status()), false);
         let origin = Some(response.body().took());
-        let mut response = response.map(Body::passed);
+        let trails = response.headers().contains_key(header::TRAILER);
+        let mut response = response.map(|body| Body::passed(body, trails));
         // As we speak, not as the origin does: in HTTP/1.0 half a body looks whole.
         *response.version_mut() = Version::HTTP_11;
         // After what caches behind us have said (RFC 9211 2).
@@ -147,7 +182,12 @@ impl Visit<'_> {
         // Who takes no encoding must not get what the first of them took.
         vary::ask_plainly(&mut headers);
         match prior {
-            Some(prior) => drop(condition::ask(&mut headers, &prior.head().headers())),
+            Some(prior) => {
+                condition::ask(&mut headers, &prior.head().headers());
+                if !self.route.compress.is_empty() {
+                    compress::ask_whether(&mut headers);
+                }
+            }
             None => condition::clear(&mut headers),
         }
         let key = self.key.to_key();
@@ -180,7 +220,7 @@ impl Visit<'_> {
         // As the key has it, however this one request writes it: an origin that repeats its host says it to everybody.
         let authority = &*self.key.authority().to_ascii_lowercase();
         let (peer, networks) = (self.client.address().ip(), core.trusted_by(self.client));
-        let mut through: Vec<_> = client::path(peer, &self.parts.headers, networks).collect();
+        let mut through: Vec<_> = client::path(peer, &self.parts.headers, networks).map(told).collect();
         // The last is the client.
         through.pop();
         let by = Forwarder {
@@ -193,7 +233,7 @@ impl Visit<'_> {
             name: &core.name,
         };
         hop::forward(&mut headers, &by);
-        if let Ok(authority) = HeaderValue::from_str(authority) {
+        if let Ok(authority) = HeaderValue::from_str(core.settings.origin.host.as_deref().unwrap_or(authority)) {
             headers.insert(header::HOST, authority);
         }
         if let Some(id) = core.id(self).value() {

@@ -1,6 +1,6 @@
 //! `herdproof.toml`.
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use http::{HeaderName, header};
 use serde::{
@@ -10,8 +10,8 @@ use serde::{
 use toml::Spanned;
 
 use super::{
-    BadSettings, ClientSettings, LogFormat, LogTo, Network, NotANetwork, OriginSettings, Route, Settings, parse_size,
-    parse_time, show_time,
+    BadSettings, ClientSettings, Coding, Fallback, Listen, LogFormat, LogTo, Network, NotANetwork, NotAPlace,
+    OriginSettings, Route, Settings, fallback::Said, parse_size, parse_time, show_time,
 };
 use crate::policy::{self, Cookies};
 
@@ -21,7 +21,7 @@ const YEAR: u64 = 365 * DAY;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    listen: Option<Address>,
+    listen: Option<Place>,
     admin: Option<MaybeAddress>,
     admin_anywhere: Option<bool>,
     admin_hosts: Option<Vec<HostName>>,
@@ -33,6 +33,7 @@ struct File {
     cache: Option<Cache>,
     clients: Option<Clients>,
     uploads: Option<Uploads>,
+    upgrades: Option<Upgrades>,
     log: Option<Log>,
     default: Option<Rules>,
     #[serde(default)]
@@ -43,6 +44,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Origin {
     url: Option<String>,
+    host: Option<Spanned<String>>,
     limit: Option<Number<1, 100_000>>,
     limit_floor: Option<Number<1, 100_000>>,
     probe: Option<Spanned<String>>,
@@ -81,12 +83,21 @@ struct Clients {
     max_head: Option<Spanned<Size>>,
     half_close: Option<bool>,
     proxy_protocol: Option<Spanned<bool>>,
+    socket_mode: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Uploads {
     buffer: Option<Spanned<Size>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Upgrades {
+    protocols: Option<Vec<Protocol>>,
+    most: Option<Number<0, 1_000_000>>,
+    idle: Option<Time<100, DAY>>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +134,8 @@ struct Rules {
 struct RouteTable {
     prefix: Spanned<String>,
     share: Option<bool>,
+    fallback: Option<Spanned<FallbackTable>>,
+    compress: Option<Vec<CodingWord>>,
     ttl: Option<Time<0, YEAR>>,
     grace: Option<Time<0, YEAR>>,
     if_error: Option<Time<0, YEAR>>,
@@ -133,6 +146,15 @@ struct RouteTable {
     early: Option<bool>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FallbackTable {
+    status: Option<Number<200, 599>>,
+    body: Option<String>,
+    file: Option<String>,
+    content_type: Option<String>,
+}
+
 struct CookieWord(Cookies);
 
 impl Settings {
@@ -141,8 +163,8 @@ impl Settings {
         Settings::parse_file("herdproof.toml", text, |_| {})
     }
 
-    /// The same, from a file of this name. The rules for every path are changed before those of routes are made from them: what a
-    /// route does not say is as it is after the change.
+    /// The same, from a file of this name. Other files that it names are looked for beside it, and read. The rules for every path are
+    /// changed before those of routes are made from them: what a route does not say is as it is after the change.
     pub fn parse_file(
         name: &str,
         text: &str,
@@ -150,7 +172,8 @@ impl Settings {
     ) -> Result<Settings, BadSettings> {
         let file: File = toml::from_str(text).map_err(|error| BadSettings::from_toml(name, text, &error))?;
         let wrong = |(span, problem)| BadSettings::new(name, text, Some(span), problem);
-        file.into_settings(change).map_err(wrong)
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        file.into_settings(folder, change).map_err(wrong)
     }
 }
 
@@ -164,9 +187,9 @@ fn set<T>(setting: &mut T, said: Option<impl Into<T>>) {
 }
 
 impl File {
-    fn into_settings(self, change: impl FnOnce(&mut policy::Route)) -> Result<Settings, Wrong> {
+    fn into_settings(self, folder: &Path, change: impl FnOnce(&mut policy::Route)) -> Result<Settings, Wrong> {
         let mut settings = Settings::default();
-        set(&mut settings.listen, self.listen.map(|address| address.0));
+        set(&mut settings.listen, self.listen.map(|place| place.0));
         set(&mut settings.admin, self.admin.map(|address| address.0));
         set(&mut settings.admin_anywhere, self.admin_anywhere);
         set(
@@ -203,6 +226,13 @@ impl File {
             }
             settings.uploads.buffer = size;
         }
+        if let Some(Upgrades { protocols, most, idle }) = self.upgrades {
+            let upgrades = &mut settings.upgrades;
+            let names = protocols.map(|all| all.into_iter().map(|Protocol(one)| one).collect::<Vec<_>>());
+            set(&mut upgrades.protocols, names);
+            set(&mut upgrades.most, most);
+            set(&mut upgrades.idle, idle);
+        }
         if let Some(Log { access, format, hide_query }) = self.log {
             settings.log.access = access.map(LogTo::from);
             set(&mut settings.log.format, format);
@@ -214,7 +244,7 @@ impl File {
         change(&mut settings.rules);
         for route in self.route {
             let span = route.span();
-            let route = route.into_inner().route(&settings.rules)?;
+            let route = route.into_inner().route(&settings.rules, folder)?;
             if settings.routes.iter().any(|other| other.prefix == route.prefix) {
                 return Err((span, format!("there is a route for {:?} already", route.prefix)));
             }
@@ -227,6 +257,14 @@ impl File {
 impl Origin {
     fn set(self, origin: &mut OriginSettings) -> Result<(), Wrong> {
         set(&mut origin.url, self.url);
+        if let Some(host) = self.host {
+            let (span, host) = (host.span(), host.into_inner());
+            let is_host = host.parse::<http::uri::Authority>().is_ok() && !host.contains('@');
+            if !is_host {
+                return Err((span, format!("{host:?} is not a host; such as \"app.internal\" would be right")));
+            }
+            origin.host = Some(host);
+        }
         set(&mut origin.limit, self.limit);
         set(&mut origin.limit_floor, self.limit_floor.map(|floor| Some(floor.0)));
         if let Some(probe) = self.probe {
@@ -279,6 +317,13 @@ impl Clients {
         set(&mut clients.least_rate, self.least_rate);
         set(&mut clients.half_close, self.half_close);
         set(&mut clients.proxy_protocol, self.proxy_protocol.map(Spanned::into_inner));
+        if let Some(mode) = self.socket_mode {
+            let (span, mode) = (mode.span(), mode.into_inner());
+            let is_octal = mode.len() <= 4 && mode.bytes().all(|byte| byte.is_ascii_digit());
+            let bits = u32::from_str_radix(&mode, 8).ok().filter(|bits| is_octal && *bits <= 0o777);
+            let problem = || (span, format!("{mode:?} are not the rights of a file; such as \"660\" would be right"));
+            clients.socket_mode = bits.ok_or_else(problem)?;
+        }
         if let Some(size) = self.max_head {
             let (span, Size(size)) = (size.span(), size.into_inner());
             let fits = usize::try_from(size).ok().filter(|size| (1 << 10..=1 << 20).contains(size));
@@ -311,7 +356,7 @@ fn share(number: &Spanned<f64>, most: f64) -> Result<f64, Wrong> {
 
 impl RouteTable {
     /// What it does not say is as for every path.
-    fn route(self, all: &policy::Route) -> Result<Route, Wrong> {
+    fn route(self, all: &policy::Route, folder: &Path) -> Result<Route, Wrong> {
         let (span, prefix) = (self.prefix.span(), self.prefix.into_inner());
         if !prefix.starts_with('/') {
             return Err((span, format!("{prefix:?} does not begin with a slash; {:?} would", format!("/{prefix}"))));
@@ -319,11 +364,17 @@ impl RouteTable {
         if prefix.contains(['?', '#']) {
             return Err((span, "a prefix is of paths, without what follows a `?`".into()));
         }
+        let fallback = self.fallback.map(|fallback| {
+            let (span, FallbackTable { status, body, file, content_type }) = (fallback.span(), fallback.into_inner());
+            let said = Said { status: status.map(|Number(status)| status), body, file, content_type };
+            Fallback::new(said, folder).map(Arc::new).map_err(|problem| (span, problem))
+        });
+        let compress = self.compress.unwrap_or_default().into_iter().map(|CodingWord(coding)| coding).collect();
         let RouteTable { share, ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early, .. } =
             self;
         let mut rules = all.clone();
         Rules { ttl, grace, if_error, cookies, share_set_cookie, obey_clients, jitter, early }.set(&mut rules)?;
-        Ok(Route { prefix, share: share.unwrap_or(true), rules })
+        Ok(Route { prefix, share: share.unwrap_or(true), rules, fallback: fallback.transpose()?, compress })
     }
 }
 
@@ -360,7 +411,7 @@ struct Number<const LEAST: u32, const MOST: u32>(u32);
 /// A size in bytes.
 struct Size(u64);
 
-struct Address(SocketAddr);
+struct Place(Listen);
 
 /// A range of addresses.
 struct Range(Network);
@@ -370,6 +421,12 @@ struct HostName(String);
 
 /// The name of a header field that says who the user is.
 struct FieldName(HeaderName);
+
+/// The name of a protocol that a connection may be upgraded to, in small letters.
+struct Protocol(String);
+
+/// A content coding that can be made here.
+struct CodingWord(Coding);
 
 /// Fields without which no request is understood, so that none of them says who the user is.
 const NEEDED: [HeaderName; 5] =
@@ -485,9 +542,11 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-impl<'de> Deserialize<'de> for Address {
+impl<'de> Deserialize<'de> for Place {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| address(text).map(Address)))
+        from.deserialize_any(Word("an address such as \"127.0.0.1:8080\"", |text: &str| {
+            text.parse().map(Place).map_err(|error: NotAPlace| error.to_string())
+        }))
     }
 }
 
@@ -516,6 +575,32 @@ impl<'de> Deserialize<'de> for FieldName {
         from.deserialize_any(Word("the name of a field such as \"X-Tenant-User\"", |text: &str| {
             let name = text.parse().ok().filter(|name| !NEEDED.contains(name)).map(FieldName);
             name.ok_or_else(|| format!("{text:?} is not a field that could say who the user is"))
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for CodingWord {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a coding such as \"gzip\"", |text: &str| match text {
+            "gzip" => Ok(CodingWord(Coding::Gzip)),
+            _ => Err(format!("{text:?} cannot be made here; \"gzip\" can")),
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Protocol {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Word("the name of a protocol such as \"websocket\"", |text: &str| {
+            let name = text.to_ascii_lowercase();
+            if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+                return Err(format!("{text:?} is not the name of a protocol; \"websocket\" would be one"));
+            }
+            if ["h2c", "h2", "http", "tls"].contains(&&*name) {
+                return Err(format!(
+                    "{text:?} would let clients speak HTTP to the origin past every rule of the proxy"
+                ));
+            }
+            Ok(Protocol(name))
         }))
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{error::Error, fmt, net::IpAddr, str::FromStr};
 
-/// A range of addresses.
+use super::OVER_UNIX;
+
+/// A range of addresses; or `unix`, for all who come over a Unix socket.
 ///
 /// ```
 /// use herdproof_proxy::settings::Network;
@@ -58,6 +60,9 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Network, NotANetwork> {
         let wrong = |meant| NotANetwork { said: text.to_owned(), meant };
+        if text == "unix" {
+            return Ok(Network { address: OVER_UNIX, bits: 32 });
+        }
         let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let address: IpAddr = address.parse().map_err(|_| wrong(None))?;
         // As an address of IPv4 it would never be found in it.
@@ -79,6 +84,9 @@ impl FromStr for Network {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address == OVER_UNIX && self.bits == 32 {
+            return f.write_str("unix");
+        }
         write!(f, "{}/{}", self.address, self.bits)
     }
 }
@@ -110,6 +118,7 @@ mod tests {
             ("::/0", "2001:db8::1", "127.0.0.1"),
             ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
             ("::1", "::1", "::2"),
+            ("unix", "0.0.0.0", "127.0.0.1"),
         ] {
             let range: Network = network.parse().unwrap();
             assert!(range.contains(within.parse().unwrap()), "{network} {within}");

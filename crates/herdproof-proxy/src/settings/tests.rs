@@ -9,12 +9,13 @@ admin = "off"
 admin_anywhere = true
 admin_hosts = ["Proxy.internal"]
 identity_headers = ["X-Tenant-User"]
-trusted_proxies = ["10.0.0.0/8", "::1"]
+trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
 drain = "5s"
 warm_up = "1m"
 
 [origin]
 url = "http://origin:3000"
+host = "app.internal:81"
 limit = 64
 limit_floor = 4
 probe = "/healthz"
@@ -47,9 +48,15 @@ least_rate = 100
 max_head = "16KiB"
 half_close = true
 proxy_protocol = true
+socket_mode = "600"
 
 [uploads]
 buffer = "8MiB"
+
+[upgrades]
+protocols = ["WebSocket", "x-live"]
+most = 10
+idle = "5m"
 
 [log]
 access = "/var/log/herdproof.log"
@@ -66,6 +73,8 @@ grace = "1h"
 cookies = "ignore"
 ttl = "10s"
 share = false
+fallback = { status = 503, body = "[]", content_type = "application/json" }
+compress = ["gzip"]
 
 [[route]]
 prefix = "/static/"
@@ -79,14 +88,15 @@ fn everything_that_can_be_said_is_heard() {
     let settings = Settings::parse(ALL).unwrap_or_else(|wrong| panic!("{wrong}"));
     let rules = Rules { jitter: 0.2, early: false, ..Rules::default() };
     let expected = Settings {
-        listen: ([0; 4], 80).into(),
+        listen: Listen::Address(([0; 4], 80).into()),
         admin: None,
         admin_anywhere: true,
         admin_hosts: vec!["proxy.internal".into()],
         identity_headers: vec!["x-tenant-user".parse().unwrap()],
-        trusted_proxies: ["10.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec(),
+        trusted_proxies: ["10.0.0.0/8", "::1", "unix"].map(|network| network.parse().unwrap()).to_vec(),
         origin: OriginSettings {
             url: "http://origin:3000".into(),
+            host: Some("app.internal:81".into()),
             limit: 64,
             limit_floor: Some(4),
             probe: Some("/healthz".into()),
@@ -113,11 +123,19 @@ fn everything_that_can_be_said_is_heard() {
                 prefix: "/api".into(),
                 share: false,
                 rules: Rules { grace: secs(3600), ttl: Some(secs(10)), cookies: Cookies::Ignore, ..rules.clone() },
+                fallback: Some(Arc::new(Fallback {
+                    status: http::StatusCode::SERVICE_UNAVAILABLE,
+                    content_type: "application/json".parse().unwrap(),
+                    body: "[]".into(),
+                })),
+                compress: vec![Coding::Gzip],
             },
             Route {
                 prefix: "/static/".into(),
                 share: true,
                 rules: Rules { share_set_cookie: true, if_error: secs(86_400), obey_clients: true, ..rules },
+                fallback: None,
+                compress: Vec::new(),
             },
         ],
         clients: ClientSettings {
@@ -130,8 +148,10 @@ fn everything_that_can_be_said_is_heard() {
             max_head: 16 << 10,
             half_close: true,
             proxy_protocol: true,
+            socket_mode: 0o600,
         },
         uploads: UploadSettings { buffer: 8 << 20 },
+        upgrades: UpgradeSettings { protocols: vec!["websocket".into(), "x-live".into()], most: 10, idle: secs(300) },
         log: LogSettings {
             access: Some(LogTo::File("/var/log/herdproof.log".into())),
             format: LogFormat::Combined,
@@ -146,7 +166,7 @@ fn everything_that_can_be_said_is_heard() {
 #[test]
 fn an_empty_file_changes_nothing() {
     assert_eq!(Settings::parse("").unwrap(), Settings::default());
-    let headings = "[origin]\n[cache]\n[clients]\n[uploads]\n[log]\n[default]\n";
+    let headings = "[origin]\n[cache]\n[clients]\n[uploads]\n[upgrades]\n[log]\n[default]\n";
     assert_eq!(Settings::parse(headings).unwrap(), Settings::default());
 }
 
@@ -177,6 +197,10 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "lisen = \"127.0.0.1:80\"",
         "listen = \"localhost\"",
         "listen = 8080",
+        "listen = \"unix:run.sock\"",
+        "[clients]\nsocket_mode = \"rw\"",
+        "[clients]\nsocket_mode = \"7777\"",
+        "[origin]\nhost = \"http://app\"",
         "trusted_proxies = \"10.0.0.0/8\"",
         "trusted_proxies = [\n\"10.0.0.0/8\",\n\"10.0.0.0/33\",\n]",
         "trusted_proxies = [\"10.0.0.1/8\"]",
@@ -200,6 +224,8 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[cache]\nfailed = [\"2s\", \"1s\"]",
         "[clients]\nmax_head = \"2MiB\"",
         "[uploads]\nbuffer = \"64KiB\"",
+        "[upgrades]\nprotocols = [\"websocket\", \"h2c\"]",
+        "[upgrades]\nprotocols = [\"web socket\"]",
         "[log]\nformat = \"jsno\"",
         "[log]\nformat = \"xml\"",
         "[default]\njitter = 0.9",
@@ -208,6 +234,12 @@ fn a_mistake_is_shown_in_its_line_with_what_would_be_right() {
         "[[route]]\nprefix = \"/a\"\n[[route]]\nprefix = \"/a\"",
         "[[route]]\nprefix = \"/a\"\ncookies = \"ignored\"",
         "[default]\ncookies = \"respect\"",
+        "[[route]]\nprefix = \"/a\"\nfallback = { status = 200 }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { status = 304, body = \"\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { body = \"\", file = \"a.html\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { file = \"nowhere/a.html\" }",
+        "[[route]]\nprefix = \"/a\"\nfallback = { boddy = \"\" }",
+        "[[route]]\nprefix = \"/a\"\ncompress = [\"br\"]",
         "[[rout]]\nprefix = \"/a\"",
         "[origin\nurl = 1",
         "listen = \"127.0.0.1:80\"\nlisten = \"127.0.0.1:81\"",

@@ -158,6 +158,36 @@ pub(crate) async fn request_targets(context: &Context, place: Place, findings: &
     findings.check("", "targets that change on the way", got, "none", wrong.is_empty());
 }
 
+pub(crate) async fn upgrade_smuggling(context: &Context, place: Place, findings: &mut Findings) {
+    let world = context.world(&[]);
+    let forged = "GET /shop/page-forged HTTP/1.1\r\nhost: shop.example\r\nx-forwarded-for: 6.6.6.6\r\n\r\n";
+    let ask = |path: &str, connection: &str, more: &str| {
+        format!("GET {path} HTTP/1.1\r\nhost: shop.example\r\nconnection: {connection}\r\n{more}\r\n{forged}")
+            .into_bytes()
+    };
+    let cases = vec![
+        ("refused", ask("/shop/page-1", "upgrade", "upgrade: websocket\r\n")),
+        (
+            "refused with a status",
+            ask("/shop/missing", "upgrade", "upgrade: websocket\r\nsec-websocket-version: 777\r\n"),
+        ),
+        ("h2c", ask("/live/socket", "upgrade, http2-settings", "upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n")),
+        ("not in Connection", ask("/live/socket", "keep-alive", "upgrade: websocket\r\n")),
+        ("with a length", ask("/live/socket", "upgrade", "upgrade: websocket\r\ncontent-length: 5\r\n")),
+    ];
+    for (name, answer) in send_all(&world, cases).await {
+        let is_switched = answer.status == Ok(101) || answer.text().contains("HTTP/1.1 101 ");
+        let got = if is_switched { "101" } else { "another" };
+        findings.check(name, "first answer", got, "no 101", !is_switched);
+    }
+    let unseen = world.origin.count(|seen| {
+        seen.field("via").is_none() || seen.field("x-forwarded-for").is_none_or(|client| client.contains("6.6.6.6"))
+    });
+    findings.at_most("", "requests at the origin that the proxy has not read", unseen, 0);
+    let after = crate::client::ask(place.addresses()[0], world.proxy.at, &Request::get("/shop/page-after")).await;
+    findings.check("", "a page after that", after.shown(), 200, after.is_ok());
+}
+
 pub(crate) async fn response_splitting(context: &Context, place: Place, findings: &mut Findings) {
     let world = context.world(&[]);
     let (from, to) = (place.addresses(), world.proxy.at);

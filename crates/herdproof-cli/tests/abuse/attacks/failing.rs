@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::{
     client::{Request, ask, herd},
-    good::{beside, next_herd, paced, spam},
+    good::{beside, judge, next_herd, paced, spam, use_it},
     origin::most_in_a_second,
     report::{Findings, Tally},
     world::{ATTACKER, Context, Place},
@@ -27,6 +27,23 @@ pub(crate) async fn poisoned_failure(context: &Context, place: Place, findings: 
         };
         beside(findings, context, place, (&format!("{evil} at {rate}/s"), rate), 1, poison).await;
     }
+}
+
+pub(crate) async fn fallback_for_others(context: &Context, place: Place, findings: &mut Findings) {
+    // A status of its own, so that whoever gets it is seen to.
+    let settings = "[[route]]\nprefix = \"/\"\nfallback = { status = 599, body = \"default\" }\n";
+    let world = context.configured(settings, &[]);
+    let rate = 50.0;
+    let poison = |number: usize| {
+        let path = next_herd(Duration::from_secs_f64(number as f64 / rate));
+        Request::get(path).with("x-evil", "500")
+    };
+    let (lasts, addresses) = (context.lasts(), place.addresses());
+    let attack = spam(&world, rate, lasts, poison);
+    let (answers, fared) = tokio::join!(attack, use_it(context, &world, &addresses, lasts));
+    judge(findings, "", &fared, 1);
+    let got = answers.iter().filter(|answer| answer.status == Ok(599)).count();
+    findings.check("", "defaults that the attacker got", got, "more than 0", got > 0);
 }
 
 pub(crate) async fn poisoned_body(context: &Context, place: Place, findings: &mut Findings) {

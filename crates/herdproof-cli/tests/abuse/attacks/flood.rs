@@ -9,7 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{io::AsyncWriteExt, task::JoinSet, time::sleep};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+    time::sleep,
+};
 
 use crate::{
     client::{Request, ask, connect, herd},
@@ -51,6 +56,95 @@ async fn cancel(to: SocketAddr, number: Arc<AtomicUsize>) {
             stream.write_all(&request.bytes()).await.ok();
             sleep(Duration::from_millis(100)).await;
         }
+    }
+}
+
+pub(crate) async fn compress_flood(context: &Context, place: Place, findings: &mut Findings) {
+    let world = context.configured("[[route]]\nprefix = \"/\"\ncompress = [\"gzip\"]\n", &[]);
+    let codings = ["gzip", "gzip, deflate, br, zstd", "*", "br;q=0.1, gzip"];
+    let large = |number: usize| {
+        Request::get(format!("/shop/text-{number}?{number}")).with("accept-encoding", codings[number % codings.len()])
+    };
+    let (lasts, addresses) = (context.lasts(), place.addresses());
+    let good = use_it(context, &world, &addresses, lasts);
+    let (_, fared) = tokio::join!(spam(&world, 50.0, lasts, large), good);
+    judge(findings, "", &fared, 1);
+    let from = addresses[0];
+    for coding in codings {
+        ask(from, world.proxy.at, &Request::get("/shop/text-once").with("accept-encoding", coding)).await;
+    }
+    findings.at_most(
+        "",
+        "origin requests for one page, asked for in four ways",
+        world.origin.asked_for("/shop/text-once"),
+        1,
+    );
+    let own = Request::get("/account/private-orders").with("accept-encoding", "gzip").with("cookie", "user=ann");
+    let head = ask(from, world.proxy.at, &own).await.head;
+    let is_plain = !head.to_ascii_lowercase().contains("content-encoding");
+    findings.check(
+        "",
+        "a page for one client",
+        if is_plain { "as it came" } else { "compressed" },
+        "as it came",
+        is_plain,
+    );
+}
+
+pub(crate) async fn upgrade_flood(context: &Context, place: Place, findings: &mut Findings) {
+    let (most, attackers) = context.pick((400, 600), (40, 60));
+    let world = context.configured(&format!("[upgrades]\nmost = {most}\n"), &["--limit", "16"]);
+    let open = Arc::new(AtomicUsize::new(0));
+    let mut flood = JoinSet::new();
+    for number in 0..attackers {
+        flood.spawn(hold_socket(world.proxy.at, number, Arc::clone(&open)));
+    }
+    let (lasts, addresses) = (context.lasts(), place.addresses());
+    let good = use_it(context, &world, &addresses, lasts);
+    let sockets = async {
+        sleep(lasts / 2).await;
+        let mut granted = 0;
+        for from in &addresses[..10] {
+            granted += usize::from(open_socket(*from, world.proxy.at).await.is_some());
+        }
+        (granted, open.load(Relaxed))
+    };
+    let (fared, (granted, held)) = tokio::join!(good, sockets);
+    flood.shutdown().await;
+    judge(findings, "", &fared, 1);
+    findings.check("", "WebSockets of ten good users", granted, "10", granted == 10);
+    findings.at_most("", "upgraded connections of the attacker", held, most / 2);
+}
+
+/// A connection that speaks another protocol, if that is granted.
+async fn open_socket(from: Ipv4Addr, to: SocketAddr) -> Option<TcpStream> {
+    let mut stream = connect(from, to).await.ok()?;
+    let request =
+        "GET /live/socket HTTP/1.1\r\nhost: shop.example\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    head.starts_with(b"HTTP/1.1 101 ").then_some(stream)
+}
+
+/// Holds one for as long as it may, silent or talking, and asks for another when it is refused or ended.
+async fn hold_socket(to: SocketAddr, number: usize, open: Arc<AtomicUsize>) {
+    loop {
+        if let Some(mut stream) = open_socket(ATTACKER, to).await {
+            open.fetch_add(1, Relaxed);
+            let mut bytes = [0; 4096];
+            while number.is_multiple_of(2) && stream.write_all(&bytes).await.is_ok() {
+                if stream.read(&mut bytes).await.unwrap_or(0) == 0 {
+                    break;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+            stream.read(&mut bytes).await.ok();
+            open.fetch_sub(1, Relaxed);
+        }
+        sleep(Duration::from_millis(100)).await;
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use herdproof::{Env, Tick, timeout::by};
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
@@ -361,7 +361,8 @@ impl Lease {
     async fn run_on(mut self, head: impl Future<Output = Option<Result<Response<Incoming>, Unsent>>>) {
         if let Some(Ok(response)) = head.await {
             self.antiquated = response.version() < Version::HTTP_11;
-            if response.body().is_end_stream() {
+            // What comes after a 101 is not HTTP.
+            if response.body().is_end_stream() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 self.give_back();
             }
         }

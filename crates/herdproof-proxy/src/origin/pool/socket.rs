@@ -11,27 +11,25 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Link;
+use crate::stream::Stream;
 
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     link: Arc<Link>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, link: &Arc<Link>) -> Socket {
+    pub(super) fn new(stream: Stream, link: &Arc<Link>) -> Socket {
         Socket { stream, link: Arc::clone(link) }
     }
 
     fn write(
         &mut self,
         bytes: usize,
-        write: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut Stream>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if !self.link.is_deaf() {
             match ready!(write(Pin::new(&mut self.stream))) {

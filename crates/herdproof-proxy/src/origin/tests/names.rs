@@ -27,7 +27,7 @@ fn what_is_no_origin_is_said_with_what_would_be_right() {
         ("http://[::1]:3000", "[::1]", 3000),
         ("http://10.0.0.1", "10.0.0.1", 80),
     ] {
-        assert_eq!(target(url), Ok((host.to_owned(), port)), "{url}");
+        assert_eq!(target(url), Ok(Target::Host(host.to_owned(), port)), "{url}");
     }
 }
 

@@ -266,7 +266,8 @@ fn every_number_is_what_happened() {
     run_with(
         |settings| {
             let rules = settings.rules.clone();
-            settings.routes = vec![Route { prefix: "/alone".into(), share: false, rules }];
+            settings.routes =
+                vec![Route { prefix: "/alone".into(), share: false, rules, fallback: None, compress: Vec::new() }];
         },
         move |asked| script(asked, &hold, &forever),
         async |world| {

@@ -14,8 +14,8 @@ fn guide(settings: &mut Settings) {
     let rules = settings.rules.clone();
     let catalogue = Rules { cookies: Cookies::Ignore, ttl: Some(Duration::from_secs(10)), ..rules.clone() };
     settings.routes = vec![
-        Route { prefix: "/catalogue".into(), share: true, rules: catalogue },
-        Route { prefix: "/account".into(), share: false, rules },
+        Route { prefix: "/catalogue".into(), share: true, rules: catalogue, fallback: None, compress: Vec::new() },
+        Route { prefix: "/account".into(), share: false, rules, fallback: None, compress: Vec::new() },
     ];
 }
 

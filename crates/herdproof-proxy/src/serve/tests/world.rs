@@ -64,6 +64,8 @@ pub(super) enum Step {
     Hold(Gate),
     /// The same for an origin that does not notice when the other side leaves.
     Work(Gate),
+    /// Sends back whatever comes, until it has sent this many bytes or the other side closes.
+    Echo(usize),
     /// Breaks the connection off, so that the other side sees an error.
     Reset,
     /// Closes it in order.
@@ -500,8 +502,14 @@ impl Origin {
                 read_until(&mut stream, &mut seen, |seen| (seen.len() >= length).then_some(length)).await?;
                 asked.body = seen.drain(..length).collect();
             } else {
-                let end = read_until(&mut stream, &mut seen, |seen| find(seen, b"0\r\n\r\n")).await?;
-                asked.body = seen.drain(..end + 5).collect();
+                let end = read_until(&mut stream, &mut seen, |seen| {
+                    let last = find(seen, b"\r\n0\r\n")
+                        .map(|last| last + 3)
+                        .or_else(|| seen.starts_with(b"0\r\n").then_some(1))?;
+                    Some(last + find(&seen[last..], b"\r\n\r\n")? + 4)
+                });
+                let end = end.await?;
+                asked.body = seen.drain(..end).collect();
             }
             let steps = {
                 let mut log = self.log.lock();
@@ -522,6 +530,10 @@ impl Origin {
             match step {
                 Step::Hold(gate) => unless_closed(stream, gate.pass()).await?,
                 Step::Work(gate) => gate.pass().await,
+                Step::Echo(most) => {
+                    drop(guard.take());
+                    echo(stream, most).await?;
+                }
                 step => {
                     // Before the last byte is on its way: who has it may ask again at once.
                     drop(guard.take_if(|_| number == last));
@@ -538,6 +550,16 @@ impl Origin {
         }
         Some(())
     }
+}
+
+async fn echo(stream: &mut TcpStream, most: usize) -> Option<()> {
+    let (mut bytes, mut sent) = (vec![0; 64 << 10], 0);
+    while sent < most {
+        let read = stream.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
+        stream.write_all(&bytes[..read]).await.ok()?;
+        sent += read;
+    }
+    Some(())
 }
 
 /// One request under way.
