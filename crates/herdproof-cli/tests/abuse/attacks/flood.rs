@@ -141,7 +141,8 @@ async fn hold_socket(to: SocketAddr, number: usize, open: Arc<AtomicUsize>) {
                 }
                 sleep(Duration::from_millis(20)).await;
             }
-            stream.read(&mut bytes).await.ok();
+            // Until it is ended.
+            while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
             open.fetch_sub(1, Relaxed);
         }
         sleep(Duration::from_millis(100)).await;
