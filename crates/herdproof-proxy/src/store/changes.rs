@@ -1,7 +1,7 @@
 //! Which keys were said to have changed, so that a response that was asked for before is not kept after.
 //!
 //! One counter for all keys would be enough to be right, but then the uploads of one user keep what all others ask for by
-//! themselves out of the store. So there are some thousands, by a hash of the key that clients cannot foresee: two keys that share
+//! themselves out of the store. So there are tens of thousands, by a hash of the key that clients cannot foresee: two keys that share
 //! one cost a response that is not kept, and nothing else.
 
 use std::sync::atomic::{
@@ -9,7 +9,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-const COUNTERS: usize = 4096;
+const COUNTERS: usize = 1 << 16;
 
 /// How often keys were said to have changed.
 #[derive(Debug)]
