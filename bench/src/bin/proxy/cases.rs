@@ -32,6 +32,13 @@ pub struct Case {
     pub run: for<'a> fn(&'a Stage<'a>) -> Boxed<'a, Vec<Row>>,
 }
 
+impl Case {
+    /// Whether requests are those of browsers, and written down by those who can.
+    pub fn is_real(&self) -> bool {
+        self.group == REAL
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// One server after the other, again and again, in alternating order.
@@ -52,6 +59,8 @@ pub struct Stage<'a> {
     pub origin: &'a Origin,
     pub options: &'a Options,
     pub prepared: Option<&'a Prepared>,
+    /// Whether requests are those of browsers, and written down.
+    pub is_real: bool,
 }
 
 /// What rounds begin with.
@@ -70,6 +79,9 @@ pub struct Row {
     pub figures: Vec<Figure>,
 }
 
+/// The group of what browsers ask for, with a log.
+const REAL: &str = "r";
+
 pub const CASES: &[Case] = &[
     Case {
         name: "hits-1k",
@@ -87,6 +99,24 @@ pub const CASES: &[Case] = &[
         way: Way::Rounds,
         leaves_traces: false,
         prepare: Some(|stage| Box::pin(warm(stage, 100 << 10))),
+        run: |stage| Box::pin(hits(stage)),
+    },
+    Case {
+        name: "hits-browser",
+        group: REAL,
+        what: "1 KiB from the cache, ten header fields of a browser, each request written to a log where there is one",
+        way: Way::Rounds,
+        leaves_traces: false,
+        prepare: Some(|stage| Box::pin(warm(stage, 1024))),
+        run: |stage| Box::pin(hits(stage)),
+    },
+    Case {
+        name: "hits-browser-vary",
+        group: REAL,
+        what: "the same, for a page that varies on Accept-Encoding",
+        way: Way::Rounds,
+        leaves_traces: false,
+        prepare: Some(|stage| Box::pin(warm_varying(stage))),
         run: |stage| Box::pin(hits(stage)),
     },
     Case {
@@ -404,7 +434,11 @@ fn row(label: &'static str, figures: Vec<Figure>) -> Row {
 }
 
 async fn warm(stage: &Stage<'_>, size: usize) -> Result<Prepared, String> {
-    let scene = stage.origin.scene(Plan::saying("max-age=3600").of(size));
+    warm_with(stage, Plan::saying("max-age=3600").of(size)).await
+}
+
+async fn warm_with(stage: &Stage<'_>, plan: Plan) -> Result<Prepared, String> {
+    let scene = stage.origin.scene(plan);
     let mut last = Ending::Cut;
     // More than once: there are caches that keep only what is asked for again.
     for _ in 0..5 {
@@ -417,6 +451,11 @@ async fn warm(stage: &Stage<'_>, size: usize) -> Result<Prepared, String> {
     Ok(Prepared { scene, figures: Vec::new(), is_told: Cell::new(false) })
 }
 
+/// A page that a browser gets in an encoding of its own.
+async fn warm_varying(stage: &Stage<'_>) -> Result<Prepared, String> {
+    warm_with(stage, Plan::saying("max-age=3600").varying_on("Accept-Encoding")).await
+}
+
 async fn hits(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
     let scene = &stage.prepared()?.scene;
     let load = wrk::Load {
@@ -424,6 +463,7 @@ async fn hits(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
         target: stage.running.address,
         path: scene.path("hit"),
         keys: None,
+        browser: stage.is_real,
     };
     Ok(vec![row("", under(stage, &load, scene)?)])
 }
@@ -682,6 +722,7 @@ async fn keys(stage: &Stage<'_>) -> Result<Vec<Row>, String> {
         target: stage.running.address,
         path: prepared.scene.path(""),
         keys: Some(KEYS),
+        browser: false,
     };
     let mut figures = under(stage, &load, &prepared.scene)?;
     if !prepared.is_told.replace(true) {

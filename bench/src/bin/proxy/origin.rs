@@ -97,6 +97,11 @@ impl Plan {
         Plan { size: Size::Of(size), ..self }
     }
 
+    pub fn varying_on(mut self, field: &str) -> Plan {
+        self.headers.push_str(&format!("Vary: {field}\r\n"));
+        self
+    }
+
     pub fn status(self, status: u16) -> Plan {
         Plan { status, ..self }
     }

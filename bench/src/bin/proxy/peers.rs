@@ -44,6 +44,8 @@ pub struct Place {
     run: PathBuf,
     port: u16,
     origin: SocketAddr,
+    /// Where it writes a line for each request, if it does.
+    log: Option<PathBuf>,
 }
 
 pub const PEERS: [Peer; 6] = [
@@ -56,6 +58,9 @@ pub const PEERS: [Peer; 6] = [
             command.args(["proxy", "--admin", "off", "--config"]).arg(place.run.join("herdproof.toml"));
             command.arg("--origin").arg(format!("http://{}", place.origin));
             command.arg("--listen").arg(format!("127.0.0.1:{}", place.port));
+            if let Some(log) = &place.log {
+                command.arg("--access-log").arg(log).args(["--access-format", "combined"]);
+            }
         },
         keeps_files: false,
         starts_quickly: true,
@@ -139,12 +144,13 @@ impl Peer {
         folders.find_map(|folder| Some(folder.join(self.program)).filter(|program| program.is_file()))
     }
 
-    /// Starts it on a free port, and waits until it answers.
-    pub async fn start(&'static self, program: &Path, origin: &Origin) -> Result<Running, String> {
+    /// Starts it on a free port, and waits until it answers. With a log of its requests, if it is one that is asked to.
+    pub async fn start(&'static self, program: &Path, origin: &Origin, logs: bool) -> Result<Running, String> {
         let failed = |what: &str, error: io::Error| format!("{}: cannot {what}: {error}", self.name);
         let run = Scratch::new(self.name, self.keeps_files).map_err(|error| failed("make a folder", error))?;
         let port = free_port().map_err(|error| failed("find a port", error))?;
-        let place = Place { run: run.0.clone(), port, origin: origin.address };
+        let log = logs.then(|| run.0.join("access.log"));
+        let place = Place { run: run.0.clone(), port, origin: origin.address, log };
         self.furnish(&place).map_err(|error| failed("write its settings", error))?;
         let log = run.0.join("output.log");
         let output = File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
@@ -184,6 +190,8 @@ impl Peer {
         for (template, name) in self.files {
             let text = template.replace("@RUN@", &place.run.display().to_string());
             let text = text.replace("@PORT@", &place.port.to_string());
+            let log = place.log.as_ref().map_or_else(|| "off".into(), |log| log.display().to_string());
+            let text = text.replace("@LOG@", &log);
             fs::write(place.run.join(name), text.replace("@ORIGIN@", &place.origin.port().to_string()))?;
         }
         Ok(())

@@ -58,7 +58,7 @@ impl<'a> Stable<'a> {
             results.fails(case, &problem);
         }
         let running: Vec<&Running> = self.boxes.iter().filter_map(|at| at.running.as_ref()).collect();
-        let stage = |running, prepared| Stage { running, origin, options, prepared };
+        let stage = |running, prepared| Stage { running, origin, options, prepared, is_real: case.is_real() };
         // Ours before the others, and alone: what it does is looked at more closely.
         let (ours, others): (Vec<&Running>, Vec<&Running>) =
             running.into_iter().partition(|running| running.peer.name == OURS);
@@ -127,7 +127,7 @@ impl Box {
             self.running = None;
         }
         if self.running.is_none() {
-            self.running = Some(self.peer.start(&self.program, origin).await?);
+            self.running = Some(self.peer.start(&self.program, origin, case.is_real()).await?);
         }
         Ok(())
     }

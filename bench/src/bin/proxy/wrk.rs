@@ -28,6 +28,20 @@ impl Processors {
     }
 }
 
+/// What Chrome says when somebody follows a link.
+const BROWSER: [&str; 10] = [
+    "Upgrade-Insecure-Requests: 1",
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36",
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8",
+    "Sec-Fetch-Site: same-origin",
+    "Sec-Fetch-Mode: navigate",
+    "Sec-Fetch-User: ?1",
+    "Sec-Fetch-Dest: document",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Accept-Language: en-US,en;q=0.9",
+    "Cookie: session=0123456789abcdef0123456789abcdef; consent=yes",
+];
+
 pub struct Load<'a> {
     /// Those it runs on; all, if it says nothing.
     pub on: Option<&'a Processors>,
@@ -36,6 +50,8 @@ pub struct Load<'a> {
     pub path: String,
     /// Numbers below this follow the path, at random.
     pub keys: Option<usize>,
+    /// Whether it asks as a browser does.
+    pub browser: bool,
 }
 
 pub struct Seen {
@@ -58,6 +74,11 @@ impl Load<'_> {
             }
         };
         command.args(["-t2", "-c64"]).arg(format!("-d{secs}s"));
+        if self.browser {
+            for field in BROWSER {
+                command.args(["-H", field]);
+            }
+        }
         match self.keys {
             None => command.arg("-s").arg(scripts.join("done.lua")).arg(format!("http://{}{}", self.target, self.path)),
             Some(keys) => command
