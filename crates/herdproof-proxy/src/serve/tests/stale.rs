@@ -100,6 +100,8 @@ fn what_may_stand_in_for_an_error_does_and_the_origin_is_left_alone_then() {
     for failing in
         [answer(500, "", "broken"), Step::Reset, Step::Close, answer(503, "", ""), answer(200, "content-length: 9", "")]
     {
+        let gate = Gate::new();
+        let hold = gate.clone();
         run_with(
             |settings| {
                 settings.failed = MINUTE..MINUTE * 2;
@@ -107,11 +109,18 @@ fn what_may_stand_in_for_an_error_does_and_the_origin_is_left_alone_then() {
             },
             move |asked| match asked.number {
                 1 => vec![old("stale-if-error=60", "", "1")],
-                _ => vec![failing.clone()],
+                _ => vec![Step::Hold(hold.clone()), failing.clone()],
             },
             async |world| {
                 keep(world).await;
-                for _ in 0..3 {
+                let before = usize::try_from(world.proxy.0.flights.stats().flights).unwrap();
+                let herd = world.herd(HERD, |_| get("/"));
+                world.aboard(before + HERD).await;
+                gate.open();
+                for reply in herd.replies().await {
+                    reply.is(200, "1");
+                }
+                for _ in 0..2 {
                     for reply in world.herd(HERD, |_| get("/")).replies().await {
                         reply.is(200, "1");
                     }
