@@ -81,8 +81,8 @@ pub struct Route {
 pub enum Cookies {
     /// The answer is for that user, unless it says `public` or `s-maxage`.
     Private,
-    /// As RFC 9111 says: a response that states how long it is fresh is shared whatever cookies the request has; one whose
-    /// freshness is estimated, or comes from [`Route::ttl`], is not.
+    /// As RFC 9111 says, a response that states that it is fresh for some time is shared whatever cookies the request has; one whose
+    /// freshness is estimated, comes from [`Route::ttl`] or is zero is not.
     #[default]
     Share,
     /// Nothing: answers do not depend on it.

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 const MOST: u32 = 48;
 /// Bytes in a second, and how many may come at once after quiet times: less than half of one processor, and a cold start.
 const RATE: u64 = 16 << 20;
-const BURST: u64 = 64 << 20;
+const BURST: i64 = 64 << 20;
 /// Bytes that are compressed before others on this thread have their turn: a fraction of a millisecond.
 const SLICE: usize = 16 << 10;
 /// Bytes that go out together.
@@ -44,19 +44,20 @@ struct Shared {
     skipped: AtomicU64,
 }
 
-/// Bytes that may be compressed, at a tick.
+/// Bytes that may be compressed, at a tick. Below zero what was begun has to be earned before anything else begins: how long a body
+/// is nobody knows before it is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Budget {
-    left: u64,
+    left: i64,
     at: Tick,
 }
 
 impl Budget {
     fn now(self, now: Tick) -> Budget {
         let earned = (now - self.at).as_secs_f64() * RATE as f64;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is not negative, and bounded")]
-        let earned = earned.min(BURST as f64) as u64;
-        Budget { left: (self.left + earned).min(BURST), at: now }
+        #[expect(clippy::cast_possible_truncation, reason = "a cast that is too large is as large as can be")]
+        let earned = earned as i64;
+        Budget { left: self.left.saturating_add(earned).min(BURST), at: now }
     }
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Turn(Press);
 impl Turn {
     fn spend(&self, bytes: usize) {
         let mut budget = self.0.0.budget.lock();
-        budget.left = budget.left.saturating_sub(bytes as u64);
+        budget.left = budget.left.saturating_sub_unsigned(bytes as u64);
     }
 }
 
@@ -293,12 +294,17 @@ mod tests {
         let mut turns: Vec<_> = std::iter::from_fn(|| press.turn()).collect();
         assert_eq!(turns.len(), usize::try_from(MOST).unwrap());
         turns.truncate(1);
-        turns[0].spend(usize::try_from(BURST).unwrap());
+        let burst = usize::try_from(BURST).unwrap();
+        turns[0].spend(burst);
         assert!(press.turn().is_none());
         sim.run(env.sleep(Duration::from_secs(1)));
         assert!(press.turn().is_some());
-        turns[0].spend(usize::MAX);
-        assert_eq!(press.0.budget.lock().left, 0);
+        // Large bodies, each begun while there was a little left: all of them have to be earned before another begins.
+        (0..3).for_each(|_| turns[0].spend(burst));
+        for _ in 0..3 {
+            sim.run(env.sleep(Duration::from_secs(3)));
+            assert!(press.turn().is_none());
+        }
         sim.run(env.sleep(Duration::from_secs(1_000_000)));
         assert!(press.turn().is_some());
         assert_eq!(press.0.budget.lock().left, BURST);

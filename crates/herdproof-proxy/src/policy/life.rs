@@ -170,7 +170,7 @@ impl Life {
         let is_for_each = directives.no_cache() || !is_said(terms, route, times.wall);
         let is_public = directives.public() || directives.shared_age();
         // What each request asks about is confirmed with the cookies of that request.
-        let no_cookies = !is_for_each && !terms.is_for_cookies(route.cookies);
+        let no_cookies = !is_for_each && !terms.is_for_cookies(route.cookies, times.wall);
         let mut flags = 0;
         for (flag, holds) in [
             (NO_STALE, no_stale),

@@ -15,7 +15,7 @@
 //! | may be kept and is fresh | all aboard, and all later ones |
 //! | may be kept, and is stale at once: `max-age=0` | those aboard before its head came |
 //! | `private`, `no-store`, `no-cache`, `Vary: *`, `Set-Cookie`, asked for with credentials and not `public`, a status that says nothing about others, or nothing said at all | the one who asked |
-//! | it does not state how long it is fresh: a validator's age or the route's `ttl` has to do | those without cookies; who has some gets an own answer ([`Cookies`](super::Cookies)) |
+//! | it does not state that it is fresh for some time: a validator's age or the route's `ttl` has to do, or it is stale at once | those without cookies; who has some gets an own answer ([`Cookies`](super::Cookies)) |
 //! | asked for with the request's own `no-store`, on a route that obeys clients | those aboard before its head came; it is not kept |
 //! | an error of the origin that may not be kept | its bytes the one who asked; the others learn of it |
 //!
@@ -384,7 +384,7 @@ pub fn verdict(class: &Class, terms: &Terms, route: &Route, life: &Life, times: 
         return barred(why);
     }
     let may_keep = !class.asked.no_store();
-    let is_for_its_cookie = class.has_cookie() && !terms.is_for_cookies(route.cookies);
+    let is_for_its_cookie = class.has_cookie() && !terms.is_for_cookies(route.cookies, times.wall);
     if life.is_for_each() {
         let why = if terms.directives.no_cache() { Reason::NoCache } else { Reason::Unsaid };
         // A validator that is the same for all users does not make their answers the same.

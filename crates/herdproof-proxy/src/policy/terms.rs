@@ -65,12 +65,14 @@ impl Terms {
         self.directives.public() || self.directives.shared_age() || self.directives.is_revalidated()
     }
 
-    /// Whether it may go to requests with cookies, and be kept if it answers one: by its own word, as far as that counts here.
-    pub fn is_for_cookies(&self, cookies: Cookies) -> bool {
+    /// Whether it may go to requests with cookies, and be kept if it answers one: by its own word, as far as that counts here. That
+    /// it is fresh for no time at all, or is to be asked about each time, does not say that it is the same for all.
+    pub fn is_for_cookies(&self, cookies: Cookies, wall: SystemTime) -> bool {
         let is_public = self.directives.public() || self.directives.shared_age();
+        let is_fresh = || self.explicit(wall).is_some_and(|fresh| !fresh.is_zero()) && !self.directives.no_cache();
         match cookies {
             Cookies::Private => is_public,
-            Cookies::Share => is_public || self.is_explicit(),
+            Cookies::Share => is_public || is_fresh(),
             Cookies::Ignore => true,
         }
     }

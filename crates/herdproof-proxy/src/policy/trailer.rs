@@ -14,7 +14,7 @@ const MOST: usize = 32;
 
 /// What a trailer may not say (RFC 9110 6.5.1): framing, routing, conditions, credentials, caching, and what the content is. Besides
 /// what is about a connection.
-const FORBIDDEN: [HeaderName; 36] = [
+const FORBIDDEN: [HeaderName; 37] = [
     header::AGE,
     header::AUTHORIZATION,
     header::CACHE_CONTROL,
@@ -45,6 +45,7 @@ const FORBIDDEN: [HeaderName; 36] = [
     header::SET_COOKIE,
     header::ORIGIN,
     header::VARY,
+    super::hop::X_REQUEST_ID,
     header::VIA,
     header::WARNING,
     header::WWW_AUTHENTICATE,

@@ -21,7 +21,9 @@ fn is_failure(method: &Method, outcome: Outcome, detail: Detail, status: StatusC
         Outcome::Shed => true,
         // Who asks for nothing but what is kept wants to know that nothing is.
         Outcome::Failed => detail != Detail::OnlyIfCached,
+        // An error that is kept for the client that got it is as good as the error.
         Outcome::Pass => matches!(status.as_u16(), 500 | 502..=504),
+        Outcome::Hit if detail == Detail::OwnError => matches!(status.as_u16(), 500 | 502..=504),
         Outcome::Hit
         | Outcome::Stale
         | Outcome::Miss
@@ -43,7 +45,13 @@ impl Visit<'_> {
         }
         let outcome = if outcome == Outcome::Shed { outcome } else { Outcome::Failed };
         let mut instead = deliver::fallback(fallback, cache_status(outcome, Detail::Fallback, None, false));
-        for name in [header::RETRY_AFTER.as_str(), "retry-after-ms", "ratelimit", PROXY_STATUS.as_str()] {
+        for name in [
+            header::CONNECTION.as_str(),
+            header::RETRY_AFTER.as_str(),
+            "retry-after-ms",
+            "ratelimit",
+            PROXY_STATUS.as_str(),
+        ] {
             if let Some(value) = response.headers().get(name)
                 && let Ok(name) = name.parse::<header::HeaderName>()
             {
@@ -66,6 +74,7 @@ mod tests {
         let get =
             |outcome, detail, status| is_failure(&Method::GET, outcome, detail, StatusCode::from_u16(status).unwrap());
         assert!(get(Outcome::Shed, Detail::Uploads, 503) && get(Outcome::Failed, Detail::OriginFailed, 502));
+        assert!(get(Outcome::Hit, Detail::OwnError, 500) && !get(Outcome::Hit, Detail::OwnError, 404));
         assert!(get(Outcome::Pass, Detail::Private, 500) && get(Outcome::Pass, Detail::Private, 504));
         for (outcome, detail, status) in [
             (Outcome::Pass, Detail::Private, 404),

@@ -223,13 +223,15 @@ proptest! {
         let dates: Vec<&str> = others.iter().filter(|(name, _)| name == "expires").map(|(_, value)| value.as_str()).collect();
         let dated = cdn.is_none() && !dates.is_empty() && !dates.contains(&"0");
         let timed = any(&["max-age", "s-maxage"]) || dated;
+        let explicit = Terms::read(StatusCode::from_u16(status).unwrap(), &headers(&response)).explicit(wall());
+        let lasts = explicit.is_some_and(|time| !time.is_zero());
         let for_one = any(&["private"])
             || any(&["no-store"]) && !any(&["must-understand"])
             || any(&["must-understand"]) && !understood
             || others.iter().any(|(name, value)| name == "vary" && value == "*")
             || has("set-cookie")
             || asks("authorization") && !any(&["public", "s-maxage", "must-revalidate"])
-            || asks("cookie") && !any(&["public"]) && !timed
+            || asks("cookie") && !any(&["public", "s-maxage"]) && (!lasts || any(&["no-cache"]))
             || matches!(status, 206 | 304 | 429 | 501);
         let may_be_kept = timed || any(&["public"]) || matches!(status, 200 | 204 | 301 | 404);
         let failed = matches!(status, 500 | 503 | 599);

@@ -207,12 +207,16 @@ fn credentials_are_shared_only_by_explicit_word() {
 #[test]
 fn whether_a_response_to_a_cookie_is_shared_follows_what_it_says_and_the_setting() {
     const ALL: Verdict = Verdict::Shareable;
+    const STALE: Verdict = Verdict::AboardOnly { store: false };
     let modified = ("last-modified", "Thu, 18 Aug 2016 02:01:18 GMT");
     let expires = ("expires", "Thu, 18 Aug 2050 02:01:18 GMT");
     let ttl = Some(Duration::from_secs(5));
     for (response, private, share, ignore) in [
         (&[FRESH][..], not(Reason::Cookie), ALL, ALL),
-        (&[("cache-control", "max-age=0")], not(Reason::Cookie), ABOARD, ABOARD),
+        (&[("cache-control", "max-age=0")], not(Reason::Cookie), not(Reason::Cookie), ABOARD),
+        (&[("cache-control", "max-age=0, must-revalidate")], not(Reason::Cookie), not(Reason::Cookie), STALE),
+        (&[("expires", "Mon, 26 Jul 1997 05:00:00 GMT")], not(Reason::Cookie), not(Reason::Cookie), ABOARD),
+        (&[("cache-control", "max-age=0, public")], ABOARD, ABOARD, ABOARD),
         (&[("cache-control", "max-age=60, must-revalidate")], not(Reason::Cookie), ALL, ALL),
         (&[expires], not(Reason::Cookie), ALL, ALL),
         (&[("cache-control", "max-age=60, public")], ALL, ALL, ALL),
@@ -240,7 +244,7 @@ fn whether_a_response_to_a_cookie_is_shared_follows_what_it_says_and_the_setting
 #[test]
 fn a_body_that_was_one_users_is_not_confirmed_for_another_by_a_validator_that_all_have() {
     let cookie = [("cookie", "session=1")];
-    for said in ["no-cache", "no-transform"] {
+    for said in ["no-cache", "no-transform", "no-cache, max-age=60", "no-cache, max-age=0"] {
         let response = [("cache-control", said), ("etag", "\"template-7\"")];
         let given = given(&cookie, 200, &response);
         assert!(!given.stores() && !given.shares(), "{said}: {given:?}");

@@ -1,7 +1,7 @@
 //! Every interleaving that a random search finds in thousands of tries, for the moments at which a permit is given back and
 //! somebody waits, leaves or comes. `cargo xtask test` runs these with the model checker's locks.
 
-use std::task::Wake;
+use std::{pin::pin, task::Wake};
 
 use shuttle::{
     sync::{Condvar, Mutex as Lock},
