@@ -136,7 +136,7 @@ struct Inner {
     mean: AtomicU64,
 }
 
-/// A place in the line. Whoever has it waits at once.
+/// A place in the line; its holder waits at once.
 #[must_use]
 pub(crate) struct InLine(u32);
 

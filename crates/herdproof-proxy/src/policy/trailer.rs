@@ -1,6 +1,6 @@
 //! Fields after a body (RFC 9110 6.5), and which of them go on.
 //!
-//! Whoever merges them into the head, as some servers do, takes them for what the head said: a client that writes `X-Forwarded-For`
+//! A server that merges them into the head, as some do, takes them for what the head said: a client that writes `X-Forwarded-For`
 //! or `Authorization` there says it where no proxy looked. So only such names go on as may stand in a head from that side, and that
 //! say nothing about who asks, where a message ends, or what may be done with it. Names that were not announced in `Trailer` do not
 //! go on at all: what is announced is known before the body, and so is bounded and looked at in one place.

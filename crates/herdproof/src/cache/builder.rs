@@ -48,7 +48,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// How many entries there may be, one at least; 10,000 unless told otherwise.
+    /// How many entries there may be, one at least. Default: 10,000.
     pub fn capacity(mut self, entries: usize) -> Self {
         self.size.entries = entries;
         self.size.weight = entries as u64;

@@ -173,7 +173,7 @@ where
         L: FnOnce(Option<Prior<V>>) -> F,
     {
         let cache = &self.0;
-        // Whoever is served does not get the panic of a weigher, a clone or a policy. The claim stands until it lapses.
+        // The caller, who is served, does not get the panic of a weigher, a clone or a policy. The claim stands until it lapses.
         let refreshed = quietly(|| {
             let key = key.to_owned();
             let policy = cache.own_policy(&key);

@@ -30,7 +30,7 @@ pub(crate) async fn poisoned_failure(context: &Context, place: Place, findings: 
 }
 
 pub(crate) async fn fallback_for_others(context: &Context, place: Place, findings: &mut Findings) {
-    // A status of its own, so that whoever gets it is seen to.
+    // A status of its own, so that a client that gets it is noticed.
     let settings = "[[route]]\nprefix = \"/\"\nfallback = { status = 599, body = \"default\" }\n";
     let world = context.configured(settings, &[]);
     let rate = 50.0;

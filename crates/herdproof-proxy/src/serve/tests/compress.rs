@@ -158,7 +158,7 @@ fn a_page_that_has_not_changed_keeps_its_form() {
             assert_eq!(vary, ["x-a", "accept-encoding"]);
         }
         assert_eq!((world.origin.requests(), world.proxy.0.press.counts()), (2, (1, 0)));
-        // Whoever takes nothing does not get it.
+        // A client that takes no coding does not get it.
         assert!(world.ask(get("/page")).await.text().starts_with("line 0\n"));
         // A tag of either form is of the same page; a part is never cut from other bytes than it was begun with.
         let asks = |name, value| with("/page", &[("accept-encoding", "gzip"), (name, value)]);
