@@ -107,7 +107,7 @@ impl Drop for Streamed {
 }
 
 /// The body of an answer. It holds the seat and the connection: read to its end, the connection is used again; dropped
-/// before, it is closed. Trailers are dropped unless somebody has a [place](OriginBody::trailing) for them: a stored answer could not
+/// before, it is closed. Trailers are dropped unless somebody has a place for them: a stored answer could not
 /// give them, as it goes out with a length.
 pub struct OriginBody {
     incoming: Incoming,
