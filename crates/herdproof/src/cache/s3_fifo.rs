@@ -6,6 +6,9 @@
 //! leaves a *ghost*, a fingerprint of its hash, and a key that comes back while its ghost is there enters the main part at
 //! once.
 //!
+//! One in five of those evicted from the main part leaves no ghost, and a key keeps its uses when it moves there: so of a loop over
+//! a quarter more keys than fit three fifths are found, not a half, and keys that come in bursts stay longer.
+//!
 //! The paper's main queue is a FIFO with reinsertion. Here it is a CLOCK: a hand sweeps the buckets of the hash table in their
 //! order, evicts the first entry with no uses left, and takes one use from each it passes. So the main part has no queue to
 //! store or to write to. A look-up writes nothing but a count of uses, up to 3, and entries are in the table itself, where a
@@ -28,6 +31,8 @@ use crate::env::{MapHasher, Tick};
 
 /// The percentage of the room that is for the main part.
 const MAIN: u64 = 97;
+/// Of so many that are evicted from the main part, one leaves no ghost.
+const GHOSTLESS: u64 = 5;
 /// The weight of what is there and of one entry more is never too large to be counted.
 const MOST_ROOM: u64 = u64::MAX / 2;
 /// The least weight of an entry without a value, if entries are weighed: about what it takes in memory beside its key.
@@ -369,10 +374,11 @@ where
         } else if State(*state).uses() == 0 {
             // If another was inserted into this bucket since, the ghost is of the one that was removed: rare, and of little weight.
             // The hash of the key would have to wait for the key to come from memory, and the ghost for that: a tenth of a miss.
-            self.evict(bucket, hash, gone);
+            self.evict(bucket, gone);
+            self.leave_ghost(hash);
         } else {
-            // Its uses start anew; a claim stands.
-            *state &= !State::FLAGS;
+            // Its uses stand, and so does a claim.
+            *state &= !State::SMALL;
             self.main_weight += weight;
         }
         true
@@ -391,7 +397,12 @@ where
                 continue;
             }
             if State(*state).uses() == 0 {
-                self.evict(bucket, scales.hash(&item.key), gone);
+                let hash = scales.hash(&item.key);
+                self.evict(bucket, gone);
+                // Were all to leave ghosts, a loop over a few keys more than fit would turn this part over for ever.
+                if !(hash >> 33).wrapping_add(self.evicted).is_multiple_of(GHOSTLESS) {
+                    self.leave_ghost(hash);
+                }
                 return true;
             }
             *state -= 1;
@@ -401,13 +412,12 @@ where
 
     /// Evicts the entry of a bucket. It goes from the table to where it stays, and its parts are read where they are: an item
     /// that is copied right after it was written in parts costs a miss a tenth of its time (`bench cache`, `miss`).
-    fn evict(&mut self, bucket: usize, hash: u64, gone: &mut Gone<K, V, E>) {
+    fn evict(&mut self, bucket: usize, gone: &mut Gone<K, V, E>) {
         let Ok(found) = self.items.get_bucket_entry(bucket) else { return };
         gone.keep(found.remove().0);
         gone.evicted += 1;
         self.evicted += 1;
         self.release(bucket);
-        self.leave_ghost(hash);
     }
 
     /// The item has left its bucket.
@@ -602,6 +612,14 @@ mod tests {
             assert!(round == 0 || hits > 490, "{hits} in round {round}");
             trial.ask_all(1_000_000 + round * 10_000..1_010_000 + round * 10_000);
         }
+    }
+
+    #[test]
+    fn a_loop_over_more_keys_than_fit_finds_most_of_what_fits() {
+        let mut trial = Trial::of(1_000);
+        (0..20).for_each(|_| trial.ask_all(0..1_250));
+        let hits: usize = (0..20).map(|_| (0..1_250).filter(|key| trial.ask(*key)).count()).sum();
+        assert!(hits > 20 * 650, "{hits}");
     }
 
     #[test]
